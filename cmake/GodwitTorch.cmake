@@ -73,6 +73,7 @@ if(NOT GODWIT_TORCH STREQUAL "OFF")
       set(GODWIT_TORCH_LINKS "${root} ${torch_version}" CACHE INTERNAL "the libtorch that links")
     endif()
     set(torch_found TRUE)
+    set(torch_root "${root}")
     set(torch_info "${torch_version} at ${root}")
     break()
   endforeach()
@@ -84,8 +85,8 @@ if(GODWIT_HAVE_TORCH)
   # After the system's folders rather than before: the wheel brings its own fmt/ and google/, which
   # must not hide the ones that we link. This also makes them system headers (no warnings).
   target_compile_options(
-    godwit_torch INTERFACE "-idirafter${root}/include"
-                           "-idirafter${root}/include/torch/csrc/api/include")
+    godwit_torch INTERFACE "-idirafter${torch_root}/include"
+                           "-idirafter${torch_root}/include/torch/csrc/api/include")
   target_compile_definitions(godwit_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
   target_link_libraries(godwit_torch INTERFACE ${torch_libraries} Threads::Threads)
   if(GODWIT_HAVE_GLOO)
