@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "ckpt/format/plan.h"
+
+namespace godwit::ckpt {
+
+// Snapshot memory of one rank: a header with the serialized plan, then kArenaSlots slots that each
+// hold one whole snapshot (data, blob lengths, chunk digests). It is either private memory of the
+// process (no launcher) or a memfd shared with the node's agent, which then outlives the worker.
+//
+// The worker fills (kFree -> kFilling -> kWhole); the agent, or the persisting thread, frees
+// (kWhole -> kFree). Slot states are atomics in the memory itself; a slot left kFilling by a dead
+// worker is dropped at the next Format or Adopt.
+inline constexpr uint32_t kArenaSlots = 2;
+
+enum class SlotState : uint32_t { kFree = 0, kFilling = 1, kWhole = 2 };
+
+struct SlotInfo {
+  uint32_t index = 0;
+  SlotState state = SlotState::kFree;
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  uint64_t term = 0;          // of the worker's start
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
+};
+
+class Arena {
+ public:
+  // Bytes that the plan needs, header and all slots.
+  static uint64_t BytesFor(const Plan& plan);
+
+  // Worker: takes memory of at least BytesFor(plan) bytes. If it already holds whole snapshots of
+  // the same plan (hash) they are kept (Adopt), anything else is cleared. `memory` must stay mapped
+  // for the arena's life.
+  static Result<Arena> Open(std::span<std::byte> memory, const Plan& plan);
+
+  // Agent: looks at memory that a worker formatted and may still write to, or may have filled with
+  // nonsense: the header is copied, then checked, before anything is believed. FAILED_PRECONDITION
+  // when nothing is there yet; DATA_LOSS naming the field otherwise.
+  static Result<Arena> Attach(std::span<std::byte> memory);
+
+  const Plan& plan() const;
+  std::vector<SlotInfo> slots() const;
+  std::optional<SlotInfo> NewestWhole() const;               // by (epoch, step)
+  std::optional<SlotInfo> WholeAt(uint64_t epoch, uint64_t step) const;
+
+  // Agent or persisting thread. Freeing a slot that is not whole does nothing.
+  void Free(uint32_t slot);
+  // Frees every whole slot older than (epoch, step).
+  void FreeOlder(uint64_t epoch, uint64_t step);
+
+  // The rest is for Snapshotter, PackWriter and Restore (see arena.cc).
+  struct Rep;
+  const std::shared_ptr<Rep>& rep() const { return rep_; }
+
+ private:
+  explicit Arena(std::shared_ptr<Rep> rep) : rep_(std::move(rep)) {}
+  std::shared_ptr<Rep> rep_;
+};
+
+}  // namespace godwit::ckpt

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "ckpt/engine/arena.h"
+#include "ckpt/format/save_id.h"
+
+namespace godwit::ckpt {
+
+// Writes one rank's pack of one save out of its arena: the rank's share of replicated chunks (dealt
+// round-robin over the ranks of the save), and all that is its own. Chunks are checked against the
+// digests that were taken at staging before they are encoded: damage in memory is DATA_LOSS naming
+// chunk and tensor, nothing is published.
+struct WritePackOptions {
+  std::string directory;              // of checkpoints, absolute, opened before
+  SaveId save;
+  uint64_t snapshot_epoch = 0;
+  uint64_t snapshot_step = 0;
+  uint32_t rank = 0;                  // must be those of the snapshot
+  uint32_t world_size = 0;
+  std::optional<MonotonicTime> deadline;  // none: the caller's thread runs at idle priority
+  int zstd_level = 1;
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+struct WrittenPack {
+  std::string tail;                   // bytes for CommitSave
+  uint64_t bytes = 0;                 // of the file
+  uint64_t raw_bytes = 0;
+};
+
+// Blocks for the whole write. On OK the pack is durable: data, fsync of file and folder, then the
+// tail, fsync. On error nothing that a reader would take for a pack is left, and the space is given
+// back as far as the file system allows. RESOURCE_EXHAUSTED names path and need (checked before the
+// first byte, too). An existing whole pack of the same save and rank is returned as it is.
+Result<WrittenPack> WritePack(FileSystem& fs, Clock& clock, const Arena& arena,
+                              const WritePackOptions& options);
+
+}  // namespace godwit::ckpt

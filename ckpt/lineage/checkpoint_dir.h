@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "ckpt/format/manifest.h"
+#include "ckpt/format/save_id.h"
+
+namespace godwit::ckpt {
+
+// A directory of checkpoints:
+//   FORMAT                         "godwit checkpoint v0\n": another version is refused by name
+//   terms/<term>                   one start of a writer: parent term, step, manifest digest
+//   packs/<save id>/<rank>.pack    one rank's share of one save
+//   manifests/<save id>            the commit: published exclusively, never replaced
+// Nothing is ever renamed over an existing name, and nothing is trusted because it was listed:
+// a save counts when its manifest is there, a manifest counts when its digest and packs check.
+
+// What a term goes on from. term == 0: from nothing.
+struct Parent {
+  uint64_t term = 0;
+  SaveId save;
+  Digest128 manifest_digest;
+};
+
+struct TermRecord {
+  uint64_t term = 0;
+  Parent parent;
+  uint64_t created_unix_ms = 0;
+  std::string host;
+  int64_t pid = 0;
+  std::string job_id;
+};
+
+// A committed save that is in the lineage of the newest term.
+struct Commit {
+  SaveId save;
+  Digest128 manifest_digest;
+  uint32_t world_size = 0;
+  uint64_t bytes = 0;
+};
+
+// Something that a reader met on its way and did not choose, and why.
+struct Rejected {
+  SaveId save;
+  std::string reason;  // "incomplete: 2 of 3 packs have no tail", "dead branch of term 2", ...
+};
+
+struct Found {
+  std::optional<Commit> newest;      // none: nothing was ever committed in the lineage
+  std::vector<Rejected> rejected;    // newer than `newest`, or beside it
+  uint64_t newest_term = 0;          // 0: no writer yet
+};
+
+struct BranchEntry {
+  SaveId save;
+  bool committed = false;
+  bool in_lineage = false;
+  bool intact = false;               // with `deep`: every chunk's digest was checked
+  uint32_t world_size = 0;
+  uint64_t bytes = 0;
+  std::string note;                  // why not in the lineage, not committed or not intact
+};
+
+// Free functions of any reader and of the single writer. All block on the file system. The
+// directory must be absolute. Errors name the path.
+//
+// Creates the directory's fixed parts if they are missing (durably), and checks FORMAT.
+// FAILED_PRECONDITION for another version, naming both.
+Status OpenCheckpointDir(FileSystem& fs, const std::string& dir, bool create);
+
+// The newest complete checkpoint of the lineage: from the newest term back through its parents,
+// within a term the newest commit by (step, attempt) that is above the term's parent. Checks each
+// candidate's manifest and pack tails (not every chunk); a damaged one is rejected and the next
+// older one taken. If terms exist with a committed parent but nothing in the lineage is readable:
+// DATA_LOSS naming everything that was tried: never "fresh".
+Result<Found> FindNewest(FileSystem& fs, const std::string& dir);
+
+// Commits complete but uncommitted saves of the newest term that are newer than its newest commit
+// (all tails there and whole): same bytes, same name, whoever does it. Returns the newest such.
+Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& dir);
+
+// Starts a writer: CommitComplete, FindNewest, then the next term, created exclusively and durably
+// with its parent. ABORTED when another writer took the same number first (the caller may retry a
+// bounded number of times).
+struct NewTerm {
+  TermRecord record;
+  Found found;
+};
+Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_view job_id,
+                          uint64_t now_unix_ms);
+
+// Publishes the save whose packs' tails (one per rank, as written) are given. OK also when the same
+// manifest was already there. ABORTED when a newer term than save.term exists: the writer was
+// superseded (its manifest may then lie there as a dead branch). DATA_LOSS when the tails don't
+// belong together (save id, world size, plan or rank set differ), naming which. On OK the commit is
+// durable.
+Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& save,
+                          const std::vector<std::string>& tails);
+
+// Everything there, newest first, with branches.
+Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string& dir, bool deep);
+
+// Deletes saves that are neither the newest `keep` commits of the lineage nor roots (complete but
+// uncommitted saves of the current term, any term's parent on the lineage's path that is the
+// newest of its term and within `keep`). Only for the holder of `term`, only after its own commit;
+// otherwise FAILED_PRECONDITION. Manifest first, sync, then packs.
+Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t keep);
+
+std::string PackPath(const std::string& dir, const SaveId& save, uint32_t rank);
+std::string ManifestPath(const std::string& dir, const SaveId& save);
+std::string TermPath(const std::string& dir, uint64_t term);
+
+}  // namespace godwit::ckpt
