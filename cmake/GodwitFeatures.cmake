@@ -18,7 +18,3 @@ function(godwit_settle_feature x found info)
   set(GODWIT_HAVE_${x} ${found} PARENT_SCOPE)
   set(GODWIT_${x}_INFO "${info}" PARENT_SCOPE)
 endfunction()
-
-include(GodwitGloo)
-include(GodwitTorch)
-include(GodwitCuda)

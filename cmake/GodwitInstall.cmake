@@ -1,0 +1,118 @@
+# cmake --install, and the package that find_package(godwit COMPONENTS ckpt runtime torch) finds.
+# What is installed: the public libraries (godwit_public_library), the project's libraries that they
+# are built from, their headers, and the programs marked INSTALL.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(GODWIT_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/godwit")
+# What installed libraries may link besides each other: godwitConfig.cmake provides each of these.
+set(GODWIT_PACKAGE_DEPENDENCIES Threads::Threads fmt::fmt PkgConfig::ZSTD PkgConfig::XXHASH
+                                nlohmann_json::nlohmann_json godwit_gloo godwit_torch)
+
+# The names of what `target` links, without generator expressions.
+function(godwit_links_of target out)
+  get_target_property(links ${target} LINK_LIBRARIES)
+  set(names "")
+  foreach(link IN LISTS links)
+    if(link MATCHES "^\\$<BUILD_INTERFACE:" OR link STREQUAL "links-NOTFOUND")
+      continue()
+    endif()
+    string(REGEX REPLACE "^\\$<LINK_ONLY:(.*)>$" "\\1" link "${link}")
+    if(TARGET ${link})
+      get_target_property(aliased ${link} ALIASED_TARGET)
+      if(aliased)
+        set(link ${aliased})
+      endif()
+    endif()
+    list(APPEND names ${link})
+  endforeach()
+  set(${out} "${names}" PARENT_SCOPE)
+endfunction()
+
+get_property(project_libraries GLOBAL PROPERTY GODWIT_LIBRARIES)
+get_property(pending GLOBAL PROPERTY GODWIT_PUBLIC_LIBRARIES)
+set(installed_libraries "")
+while(pending)
+  list(POP_FRONT pending library)
+  if(library IN_LIST installed_libraries)
+    continue()
+  endif()
+  list(APPEND installed_libraries ${library})
+  godwit_links_of(${library} links)
+  foreach(link IN LISTS links)
+    if(link IN_LIST project_libraries)
+      list(APPEND pending ${link})
+    elseif(NOT link IN_LIST GODWIT_PACKAGE_DEPENDENCIES)
+      message(FATAL_ERROR "${library} is installed and links ${link}, which godwitConfig.cmake does "
+                          "not provide; allowed: ${GODWIT_PACKAGE_DEPENDENCIES}")
+    endif()
+  endforeach()
+endwhile()
+
+# What needs libtorch is a set of its own, so that a user without libtorch has the rest.
+set(torch_libraries "")
+set(changed TRUE)
+while(changed)
+  set(changed FALSE)
+  foreach(library IN LISTS installed_libraries)
+    godwit_links_of(${library} links)
+    foreach(link IN LISTS links)
+      if((link STREQUAL "godwit_torch" OR link IN_LIST torch_libraries)
+         AND NOT library IN_LIST torch_libraries)
+        list(APPEND torch_libraries ${library})
+        set(changed TRUE)
+      endif()
+    endforeach()
+  endforeach()
+endwhile()
+set(core_libraries ${installed_libraries})
+if(torch_libraries)
+  list(REMOVE_ITEM core_libraries ${torch_libraries})
+endif()
+
+foreach(set core torch)
+  if(${set}_libraries)
+    install(TARGETS ${${set}_libraries} EXPORT godwit-${set}
+            ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}/godwit")
+    install(EXPORT godwit-${set} NAMESPACE godwit:: DESTINATION "${GODWIT_PACKAGE_DIR}")
+  endif()
+endforeach()
+
+# Headers, with "base/status.h" in #include lines become "godwit/base/status.h".
+get_property(public_headers GLOBAL PROPERTY GODWIT_PUBLIC_HEADERS)
+set(published_paths "")
+foreach(header IN LISTS public_headers)
+  string(REGEX REPLACE "^.*\\|godwit/" "" path "${header}")
+  list(APPEND published_paths "${path}")
+endforeach()
+set(staging "${CMAKE_BINARY_DIR}/CMakeFiles/godwit_headers")
+install(CODE "
+  set(headers \"${public_headers}\")
+  set(published \"${published_paths}\")
+  set(staging \"${staging}\")
+  file(REMOVE_RECURSE \"\${staging}\")
+  file(MAKE_DIRECTORY \"\${staging}\")
+  foreach(header IN LISTS headers)
+    string(REGEX REPLACE \"[|].*\" \"\" source \"\${header}\")
+    string(REGEX REPLACE \".*[|]\" \"\" target \"\${header}\")
+    file(READ \"\${source}\" text)
+    foreach(path IN LISTS published)
+      string(REPLACE \"#include \\\"\${path}\\\"\" \"#include \\\"godwit/\${path}\\\"\" text \"\${text}\")
+    endforeach()
+    file(WRITE \"\${staging}/\${target}\" \"\${text}\")
+  endforeach()
+")
+install(DIRECTORY "${staging}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+        FILES_MATCHING PATTERN "*.h")
+
+set(GODWIT_INSTALLED_GLOO ${GODWIT_HAVE_GLOO})
+set(GODWIT_INSTALLED_TORCH_ROOT "${torch_root}")
+configure_package_config_file(cmake/godwitConfig.cmake.in "${CMAKE_BINARY_DIR}/godwitConfig.cmake"
+                              INSTALL_DESTINATION "${GODWIT_PACKAGE_DIR}")
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/godwitConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/godwitConfig.cmake"
+              "${CMAKE_BINARY_DIR}/godwitConfigVersion.cmake"
+              cmake/GodwitFeatures.cmake cmake/GodwitGloo.cmake cmake/GodwitTorch.cmake
+        DESTINATION "${GODWIT_PACKAGE_DIR}")
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

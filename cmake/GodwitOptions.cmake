@@ -17,6 +17,8 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+# Installed programs go on finding libtorch where they were linked with it.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
@@ -41,21 +43,3 @@ if(GODWIT_SANITIZE)
                                                       -fno-omit-frame-pointer -g)
   target_link_options(godwit_build_flags INTERFACE -fsanitize=${GODWIT_SANITIZE})
 endif()
-
-# godwit_library(NAME SOURCES ... DEPS ...): a static library of the project, included by paths
-# from the repository's root.
-function(godwit_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
-  target_link_libraries(${name} PUBLIC ${ARG_DEPS}
-                                PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:godwit_build_flags>)
-endfunction()
-
-# godwit_binary(NAME SOURCES ... DEPS ...): an executable in <build>/bin.
-function(godwit_binary name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} godwit_build_flags)
-endfunction()
