@@ -66,21 +66,22 @@ class EventLoop {
   EventLoop(UniqueFd epoll, UniqueFd timer, UniqueFd wake);
   void RunPosted();
   void RunTimers();
-  Status ArmTimer();
+  // For `deadline` or the first timer's, whichever comes first.
+  Status ArmTimer(MonotonicTime deadline);
 
   const UniqueFd epoll_;
   const UniqueFd timer_;
   const UniqueFd wake_;
 
   // The loop's thread only.
-  uint64_t next_id_ = 1;
+  uint64_t next_id_;
   // By an id that is never used again, so that an event of a closed descriptor isn't taken for one
   // of a new descriptor with its number.
   std::unordered_map<uint64_t, std::shared_ptr<Registration>> registrations_;
   std::unordered_map<int, uint64_t> id_of_fd_;
   std::map<std::pair<MonotonicTime, TimerId>, std::function<void()>> timers_;
   std::unordered_map<TimerId, MonotonicTime> deadline_of_timer_;
-  MonotonicTime armed_ = MonotonicTime::max();
+  MonotonicTime armed_ = MonotonicTime::max();  // what timer_ is set to; max: to nothing
 
   std::atomic<bool> stop_{false};
   Mutex mutex_;

@@ -77,7 +77,7 @@ class FileSystem {
   // A new empty file (O_CREAT|O_EXCL, mode 0644 before umask); ALREADY_EXISTS when the name is
   // taken: of several creators exactly one succeeds.
   virtual Result<std::unique_ptr<WritableFile>> CreateExclusive(const std::string& path) = 0;
-  // A directory is INVALID_ARGUMENT.
+  // A directory is FAILED_PRECONDITION.
   virtual Result<std::unique_ptr<RandomAccessFile>> OpenRead(const std::string& path) = 0;
   // A second name for a file; ALREADY_EXISTS when `to` is taken, atomically.
   virtual Status Link(const std::string& from, const std::string& to) = 0;

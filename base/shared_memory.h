@@ -11,8 +11,8 @@
 namespace godwit {
 
 struct SharedMemoryOptions {
-  // Takes all pages now, charged to the caller's cgroup: a lack of memory is RESOURCE_EXHAUSTED
-  // here instead of a SIGBUS later.
+  // Takes all pages now, charged to the caller's cgroup: a lack of memory (more than
+  // AvailableMemoryBytes) is RESOURCE_EXHAUSTED here instead of a kill later.
   bool allocate = true;
   // Nobody can resize it, for ever (F_SEAL_GROW, SHRINK, SEAL).
   bool seal = true;
@@ -26,6 +26,10 @@ Result<UniqueFd> CreateSharedMemory(const std::string& name, uint64_t bytes,
 // A second descriptor of the same memory that can't be mapped for writing. (Guards against
 // mistakes: a process of the same user can open it for writing again through /proc.)
 Result<UniqueFd> ReopenReadOnly(int memory_fd);
+
+// How much memory this process can still get: the least of the host's MemAvailable and what the
+// limits of its cgroup (v2) and their ancestors leave.
+Result<uint64_t> AvailableMemoryBytes();
 
 enum class Protection { kRead, kReadWrite };
 

@@ -55,22 +55,38 @@ namespace {
 StatusCode CodeOfErrno(int error) {
   switch (error) {
     case ENOENT:
+    case ESRCH:
       return StatusCode::kNotFound;
     case EEXIST:
+    case EADDRINUSE:
       return StatusCode::kAlreadyExists;
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
     case EMFILE:
+    case ENFILE:
+    case EFBIG:
+    case ETOOMANYREFS:
       return StatusCode::kResourceExhausted;
     case EACCES:
     case EPERM:
+    case EROFS:
       return StatusCode::kPermissionDenied;
     case EAGAIN:
     case EINTR:
+    case ECONNREFUSED:
       return StatusCode::kUnavailable;
     case EINVAL:
+    case ENAMETOOLONG:
       return StatusCode::kInvalidArgument;
+    case ENOTEMPTY:
+    case ENOTDIR:
+    case EISDIR:
+    case EBUSY:
+      return StatusCode::kFailedPrecondition;
+    case EPIPE:
+    case ECONNRESET:
+      return StatusCode::kAborted;
     case ETIMEDOUT:
       return StatusCode::kDeadlineExceeded;
     default:

@@ -99,9 +99,17 @@ inline Status UnauthenticatedError(std::string m) {
 }
 
 // The status for a failed system call: `error` is an errno value, `what` says which call on which
-// object ("open(/a/b)"). ENOENT is NOT_FOUND, EEXIST is ALREADY_EXISTS, ENOSPC, EDQUOT, ENOMEM and
-// EMFILE are RESOURCE_EXHAUSTED, EACCES and EPERM are PERMISSION_DENIED, EAGAIN and EINTR are
-// UNAVAILABLE, EINVAL is INVALID_ARGUMENT, ETIMEDOUT is DEADLINE_EXCEEDED; the rest is UNKNOWN.
+// object ("open(/a/b)").
+//   NOT_FOUND            ENOENT ESRCH
+//   ALREADY_EXISTS       EEXIST EADDRINUSE
+//   RESOURCE_EXHAUSTED   ENOSPC EDQUOT ENOMEM EMFILE ENFILE EFBIG ETOOMANYREFS
+//   PERMISSION_DENIED    EACCES EPERM EROFS
+//   UNAVAILABLE          EAGAIN EINTR ECONNREFUSED
+//   INVALID_ARGUMENT     EINVAL ENAMETOOLONG
+//   FAILED_PRECONDITION  ENOTEMPTY ENOTDIR EISDIR EBUSY
+//   ABORTED              EPIPE ECONNRESET
+//   DEADLINE_EXCEEDED    ETIMEDOUT
+//   UNKNOWN              the rest
 Status ErrnoError(int error, std::string_view what);
 
 // A value of type T, or the status that says why there is none.
