@@ -53,6 +53,9 @@ function(godwit_publish_headers)
   endforeach()
 endfunction()
 
+# The commands and the examples: what tools/demo builds.
+add_custom_target(godwit_programs)
+
 # godwit_binary(NAME SOURCES ... DEPS ... [INSTALL]): an executable in <build>/bin; with INSTALL it
 # is installed into bin/ too.
 function(godwit_binary name)
@@ -60,6 +63,9 @@ function(godwit_binary name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} godwit_build_flags)
+  if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/(bench|tests|fuzz)")
+    add_dependencies(godwit_programs ${name})
+  endif()
   if(ARG_INSTALL)
     install(TARGETS ${name} RUNTIME DESTINATION bin)
   endif()
