@@ -70,7 +70,7 @@ void CloseOthersOnExec() {
   for (int fd = 3; fd < 65536; ++fd) syscall(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
 }
 
-__attribute__((no_sanitize("thread", "address"))) [[noreturn]] void RunChild(Plan& plan) {
+[[noreturn]] __attribute__((no_sanitize("thread", "address"))) void RunChild(Plan& plan) {
   // The kernel's struct sigaction, all zero: SIG_DFL. Real-time signals too, also the two that
   // glibc keeps for itself.
   const unsigned long default_action[8] = {};

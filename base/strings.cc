@@ -41,9 +41,10 @@ struct Unit {
 
 // number * unit, exact for whole numbers; nullopt for an unknown unit, a bad number, or too much.
 std::optional<uint64_t> Scale(std::string_view text, std::span<const Unit> units, uint64_t limit) {
-  const auto [number, unit_name] = SplitUnit(text);
-  const auto unit =
-      std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == unit_name; });
+  const auto parts = SplitUnit(text);
+  const std::string_view number = parts.first;
+  const auto unit = std::find_if(units.begin(), units.end(),
+                                 [&](const Unit& u) { return u.name == parts.second; });
   if (unit == units.end() || number.empty()) return std::nullopt;
   if (const Result<uint64_t> whole = ParseUint64(number); whole.ok()) {
     if (*whole > limit / unit->factor) return std::nullopt;
