@@ -78,31 +78,13 @@ foreach(set core torch)
   endif()
 endforeach()
 
-# Headers, with "base/status.h" in #include lines become "godwit/base/status.h".
-get_property(public_headers GLOBAL PROPERTY GODWIT_PUBLIC_HEADERS)
-set(published_paths "")
-foreach(header IN LISTS public_headers)
-  string(REGEX REPLACE "^.*\\|godwit/" "" path "${header}")
-  list(APPEND published_paths "${path}")
-endforeach()
-set(staging "${CMAKE_BINARY_DIR}/CMakeFiles/godwit_headers")
-install(CODE "
-  set(headers \"${public_headers}\")
-  set(published \"${published_paths}\")
-  set(staging \"${staging}\")
-  file(REMOVE_RECURSE \"\${staging}\")
-  file(MAKE_DIRECTORY \"\${staging}\")
-  foreach(header IN LISTS headers)
-    string(REGEX REPLACE \"[|].*\" \"\" source \"\${header}\")
-    string(REGEX REPLACE \".*[|]\" \"\" target \"\${header}\")
-    file(READ \"\${source}\" text)
-    foreach(path IN LISTS published)
-      string(REPLACE \"#include \\\"\${path}\\\"\" \"#include \\\"godwit/\${path}\\\"\" text \"\${text}\")
-    endforeach()
-    file(WRITE \"\${staging}/\${target}\" \"\${text}\")
-  endforeach()
-")
-install(DIRECTORY "${staging}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+# Headers, with the paths of the tree in #include lines ("base/status.h",
+# "ckpt/include/godwit/ckpt/state.h") become those of the installation ("godwit/base/status.h").
+get_property(GODWIT_HEADERS GLOBAL PROPERTY GODWIT_PUBLIC_HEADERS)
+set(GODWIT_HEADER_STAGING "${CMAKE_BINARY_DIR}/godwit_headers")
+configure_file(cmake/StageHeaders.cmake.in "${CMAKE_BINARY_DIR}/GodwitStageHeaders.cmake" @ONLY)
+install(SCRIPT "${CMAKE_BINARY_DIR}/GodwitStageHeaders.cmake")
+install(DIRECTORY "${GODWIT_HEADER_STAGING}/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         FILES_MATCHING PATTERN "*.h")
 
 set(GODWIT_INSTALLED_GLOO ${GODWIT_HAVE_GLOO})

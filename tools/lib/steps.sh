@@ -7,10 +7,10 @@ else
 fi
 steps_ticker=
 
-steps_say() { printf '%s\n' "$*"; }
+steps_say() { printf "%s\n" "$@"; }
 
 steps_fail() {
-  printf '%s\n' "$*" >&2
+  printf "%s\n" "$@" >&2
   exit 1
 }
 
@@ -43,7 +43,8 @@ steps_tick() {
       done_part=$(steps_progress "$log")
       printf '  … %s: %s %s\n' "$title" "$(steps_elapsed $now)" "$done_part"
     fi
-    sleep 1
+    # It outlives a ticker that is ended; so it must hold nothing that others wait for.
+    sleep 1 >/dev/null 2>&1 9>&-
   done
 }
 
