@@ -1,10 +1,20 @@
 # cmake --install, and the package that find_package(godwit COMPONENTS ckpt runtime torch) finds.
-# What is installed: the public libraries (godwit_public_library), the project's libraries that they
-# are built from, their headers, and the programs marked INSTALL.
+# What is installed: the libraries that users link, the project's libraries that they are built from,
+# the public headers, and the programs marked INSTALL.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(GODWIT_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/godwit")
+# What users link; those that are not built with the features at hand are left out. The others are
+# found through what these link.
+set(GODWIT_PUBLIC_LIBRARIES godwit_ckpt godwit_ckpt_torch godwit_runtime godwit_runtime_gloo
+                            godwit_runtime_torch)
+# All headers below an include/ are public; these are what they include besides each other.
+file(GLOB_RECURSE GODWIT_PUBLIC_HEADERS CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ckpt/include/*.h"
+     "${PROJECT_SOURCE_DIR}/runtime/include/*.h")
+foreach(header base/check.h base/status.h)
+  list(APPEND GODWIT_PUBLIC_HEADERS "${PROJECT_SOURCE_DIR}/${header}")
+endforeach()
 # What installed libraries may link besides each other: godwitConfig.cmake provides each of these.
 set(GODWIT_PACKAGE_DEPENDENCIES Threads::Threads fmt::fmt PkgConfig::ZSTD PkgConfig::XXHASH
                                 nlohmann_json::nlohmann_json godwit_gloo godwit_torch)
@@ -30,7 +40,12 @@ function(godwit_links_of target out)
 endfunction()
 
 get_property(project_libraries GLOBAL PROPERTY GODWIT_LIBRARIES)
-get_property(pending GLOBAL PROPERTY GODWIT_PUBLIC_LIBRARIES)
+set(pending "")
+foreach(library IN LISTS GODWIT_PUBLIC_LIBRARIES)
+  if(TARGET ${library})
+    list(APPEND pending ${library})
+  endif()
+endforeach()
 set(installed_libraries "")
 while(pending)
   list(POP_FRONT pending library)
@@ -80,7 +95,12 @@ endforeach()
 
 # Headers, with the paths of the tree in #include lines ("base/status.h",
 # "ckpt/include/godwit/ckpt/state.h") become those of the installation ("godwit/base/status.h").
-get_property(GODWIT_HEADERS GLOBAL PROPERTY GODWIT_PUBLIC_HEADERS)
+set(GODWIT_HEADERS "")
+foreach(header IN LISTS GODWIT_PUBLIC_HEADERS)
+  file(RELATIVE_PATH installed "${PROJECT_SOURCE_DIR}" "${header}")
+  string(REGEX REPLACE "^[a-z]+/include/godwit/" "" installed "${installed}")
+  list(APPEND GODWIT_HEADERS "${header}|godwit/${installed}")
+endforeach()
 set(GODWIT_HEADER_STAGING "${CMAKE_BINARY_DIR}/godwit_headers")
 configure_file(cmake/StageHeaders.cmake.in "${CMAKE_BINARY_DIR}/GodwitStageHeaders.cmake" @ONLY)
 install(SCRIPT "${CMAKE_BINARY_DIR}/GodwitStageHeaders.cmake")

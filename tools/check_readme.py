@@ -7,7 +7,7 @@ Each fenced block marked ```sh has a comment on the line before it that says wha
   <!-- ci: skip: REASON -->   don't
 
 A block without one is a fault. The blocks run in their order in one scratch folder that is removed
-afterwards, with the programs of the build first on PATH and a home of their own. What a block leaves
+afterwards, with the programs and the examples of the build first on PATH and a home of their own. What a block leaves
 running is ended with it.
 
   tools/check_readme.py [--bin DIR] [--timeout SECONDS] [FILE...]
@@ -93,7 +93,8 @@ def check_file(path, bin_folder, timeout_s):
     with tempfile.TemporaryDirectory(prefix="godwit-readme-") as scratch:
         for private in ("home", "run", "work"):
             pathlib.Path(scratch, private).mkdir(mode=0o700)
-        environment = dict(os.environ, PATH=f"{bin_folder}:{os.environ['PATH']}",
+        environment = dict(os.environ, PATH=":".join([str(bin_folder), str(bin_folder.parent / "examples"),
+                                          os.environ["PATH"]]),
                            HOME=f"{scratch}/home", XDG_RUNTIME_DIR=f"{scratch}/run")
         for block in blocks_of(path.read_text(encoding="utf-8")):
             verdict, why = verdict_of(block)
