@@ -28,30 +28,30 @@ struct Membership {
 // From where a worker restores its state.
 struct ResumeDecision {
   ResumeKind kind = ResumeKind::kPending;
-  uint64_t term = 0;        // of the save; kStorage
-  uint64_t step = 0;        // kMemory, kStorage
-  uint32_t attempt = 0;     // kStorage
-  uint64_t writer_term = 0; // the master's term while this worker lives
-  std::string message;      // kRefused: why, one line; cut at kMessageBytes
+  uint64_t term = 0;         // of the save; kStorage
+  uint64_t step = 0;         // kMemory, kStorage
+  uint32_t attempt = 0;      // kStorage
+  uint64_t writer_term = 0;  // the master's term while this worker lives
+  std::string message;       // kRefused: why, one line; cut at kMessageBytes
 };
 
 // One consistent copy of what the worker said last.
 struct WorkerReport {
-  uint32_t seq = 0;                  // grows with each report
+  uint32_t seq = 0;  // grows with each report
   WorkerState state = WorkerState::kNone;
-  uint64_t at_step = 0;              // the boundary that `state` is about
+  uint64_t at_step = 0;  // the boundary that `state` is about
   uint64_t total_steps = 0;
   std::optional<uint64_t> staged_step;  // newest whole snapshot of this worker
   uint64_t persist_every = 0;
-  Duration fence_wait{0};            // sum over the worker's life
+  Duration fence_wait{0};  // sum over the worker's life
   uint32_t worker_pid = 0;
-  std::string message;               // one line, printable; empty unless something went wrong
+  std::string message;  // one line, printable; empty unless something went wrong
 };
 
 // What the step path writes; read at any time, each field for itself.
 struct WorkerProgress {
   GateView gate;
-  MonotonicTime step_started;        // of the last entered step
+  MonotonicTime step_started;  // of the last entered step
   Duration step_last{0};
   Duration step_longest{0};
   uint64_t collectives = 0;
@@ -60,11 +60,11 @@ struct WorkerProgress {
 
 // A worker's request to the epoch's key-value exchange.
 struct KvRequest {
-  uint32_t seq = 0;                  // hand back to AnswerKv
+  uint32_t seq = 0;  // hand back to AnswerKv
   KvOp op = kKvSet;
   std::string key;
-  std::string value;                 // of a set
-  Duration timeout{0};               // of a get: answer DEADLINE_EXCEEDED by then
+  std::string value;    // of a set
+  Duration timeout{0};  // of a get: answer DEADLINE_EXCEEDED by then
 };
 
 // The agent's side of one slot's control page. Never blocks; no call but Map allocates more than
@@ -106,7 +106,7 @@ class AgentChannel {
   // The step gate. OpenGate also wakes a worker that waits at it. Open only once the worker has
   // reported kAtGate in this epoch: it closes the gate itself when it starts.
   GateView CloseGate();
-  Status LimitGate(uint64_t step);   // wakes, too
+  Status LimitGate(uint64_t step);  // wakes, too
   void OpenGate();
   GateView gate() const;
 
@@ -133,7 +133,7 @@ class AgentChannel {
   ControlPage* page_;
   UniqueFd doorbell_;
   uint32_t slot_;
-  uint32_t kv_taken_ = 0;            // the last request that was handed out
+  uint32_t kv_taken_ = 0;  // the last request that was handed out
 };
 
 }  // namespace godwit

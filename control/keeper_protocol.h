@@ -23,7 +23,8 @@ inline constexpr const char* kEnvKeeperSocket = "GODWIT_KEEPER_SOCKET";
 inline constexpr const char* kEnvSlot = "GODWIT_SLOT";
 inline constexpr const char* kEnvEpoch = "GODWIT_EPOCH";
 inline constexpr const char* kEnvJob = "GODWIT_JOB";
-inline constexpr const char* kEnvDir = "GODWIT_DIR";  // overrides the program's checkpoint directory
+inline constexpr const char* kEnvDir =
+    "GODWIT_DIR";  // overrides the program's checkpoint directory
 
 // ---- worker -> keeper ----
 
@@ -34,13 +35,13 @@ struct ClaimRequest {
   uint32_t slot = 0;
   uint64_t epoch = 0;
   int32_t pid = 0;
-  std::string directory;          // of checkpoints, absolute; empty: the program keeps none
+  std::string directory;  // of checkpoints, absolute; empty: the program keeps none
   uint64_t total_steps = 0;
-  uint64_t persist_every = 0;     // steps
+  uint64_t persist_every = 0;               // steps
   std::vector<uint32_t> legal_world_sizes;  // empty: any
 };
 struct ClaimReply {
-  uint64_t snapshot_bytes = 0;    // size of the snapshot memory passed along; 0: none
+  uint64_t snapshot_bytes = 0;  // size of the snapshot memory passed along; 0: none
 };
 
 // Makes the slot's snapshot memory: memfd, allocated up front, sealed. Replaces an older one of
@@ -67,30 +68,30 @@ struct AttachReply {
 // attach and again when a slot's snapshot memory changed.
 struct SlotState {
   uint32_t slot = 0;
-  int32_t pid = 0;                // 0: no worker
-  uint64_t epoch = 0;             // of that worker
+  int32_t pid = 0;     // 0: no worker
+  uint64_t epoch = 0;  // of that worker
   uint8_t claimed = 0;
   uint64_t snapshot_bytes = 0;
-  ClaimRequest claim;             // when claimed
+  ClaimRequest claim;  // when claimed
 };
 struct StartWorkerRequest {
   uint32_t slot = 0;
   uint64_t epoch = 0;
   std::vector<std::string> argv;
-  std::vector<std::string> env;   // NAME=value, complete
+  std::vector<std::string> env;  // NAME=value, complete
   std::string cwd;
-  std::string stdout_path;        // appended to; created 0644
+  std::string stdout_path;  // appended to; created 0644
   std::string stderr_path;
 };
-struct StartWorkerReply {         // errors come as ErrorReply with the slot
+struct StartWorkerReply {  // errors come as ErrorReply with the slot
   uint32_t slot = 0;
   int32_t pid = 0;
 };
-struct SignalRequest {            // to the worker's process group
+struct SignalRequest {  // to the worker's process group
   uint32_t slot = 0;
   int32_t signal = 0;
 };
-struct ShutdownRequest {};        // ends all workers (KILL), frees everything, exits 0
+struct ShutdownRequest {};  // ends all workers (KILL), frees everything, exits 0
 
 // ---- keeper -> agent ----
 struct ClaimedEvent {
@@ -100,13 +101,13 @@ struct ExitedEvent {
   uint32_t slot = 0;
   int32_t pid = 0;
   uint64_t epoch = 0;
-  int32_t exit_code = -1;         // >= 0: exited; else
-  int32_t signal = 0;             // ended by this signal
+  int32_t exit_code = -1;  // >= 0: exited; else
+  int32_t signal = 0;      // ended by this signal
 };
 
 struct ErrorReply {
   uint32_t slot = 0;
-  int32_t code = 0;               // StatusCode
+  int32_t code = 0;  // StatusCode
   std::string message;
 };
 

@@ -13,7 +13,7 @@ namespace godwit {
 // boundary k.
 struct GateView {
   uint32_t entered = 0;
-  uint32_t limit = 0;     // while closed: steps may still be entered up to this count
+  uint32_t limit = 0;  // while closed: steps may still be entered up to this count
   bool closed = false;
   bool finished = false;  // the rank's step loop has ended, at `entered`
 };
@@ -40,6 +40,11 @@ class StepGate {
 
   // Worker, once per step. True: the step is entered. False: the gate is closed at this boundary.
   bool TryEnter() {
+    return TryEnter([] {});
+  }
+  // The same, with a call between looking at the word and changing it: tests hold a rank there.
+  template <typename BeforeExchange>
+  bool TryEnter(BeforeExchange&& before_exchange) {
     uint64_t word = word_->load(std::memory_order_relaxed);
     for (;;) {
       const uint64_t entered = word & kEnteredMask;
@@ -47,6 +52,7 @@ class StepGate {
         return false;
       }
       if (entered == kEnteredMask) return false;
+      before_exchange();
       if (word_->compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
                                        std::memory_order_relaxed)) {
         return true;
