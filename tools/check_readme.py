@@ -7,8 +7,8 @@ Each fenced block marked ```sh has a comment on the line before it that says wha
   <!-- ci: skip: REASON -->   don't
 
 A block without one is a fault. The blocks run in their order in one scratch folder that is removed
-afterwards, with the programs and the examples of the build first on PATH and a home of their own. What a block leaves
-running is ended with it.
+afterwards, with a home of their own, the build's programs and examples first on PATH. What a block
+leaves running is ended with it.
 
   tools/check_readme.py [--bin DIR] [--timeout SECONDS] [FILE...]
 """
