@@ -1,0 +1,97 @@
+#include "launcher/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "base/strings.h"
+#include "base/unique_fd.h"
+
+namespace godwit {
+
+namespace {
+
+// /proc files say their size only by their end.
+Result<std::string> ReadProcFile(const std::string& path, size_t max_bytes) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return ErrnoError(errno, "open(" + path + ")");
+  std::string text;
+  char buffer[4096];
+  while (text.size() < max_bytes) {
+    const ssize_t n = read(fd.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoError(errno, "read(" + path + ")");
+    if (n == 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  return text;
+}
+
+Result<std::vector<pid_t>> NumericEntries(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
+  if (dir == nullptr) return ErrnoError(errno, "opendir(" + path + ")");
+  std::vector<pid_t> numbers;
+  while (const dirent* entry = readdir(dir.get())) {
+    const Result<uint64_t> number = ParseUint64(entry->d_name);
+    if (number.ok()) numbers.push_back(static_cast<pid_t>(*number));
+  }
+  return numbers;
+}
+
+// Field 4 of /proc/<pid>/stat; 0 when the process has ended.
+pid_t ParentOf(pid_t pid) {
+  const Result<std::string> stat = ReadProcFile("/proc/" + std::to_string(pid) + "/stat", 4096);
+  if (!stat.ok()) return 0;
+  const size_t name_end = stat->rfind(')');
+  if (name_end == std::string::npos || name_end + 4 >= stat->size()) return 0;
+  const std::vector<std::string> fields = Split(std::string_view(*stat).substr(name_end + 2), ' ');
+  if (fields.size() < 2) return 0;
+  const Result<uint64_t> parent = ParseUint64(fields[1]);
+  return parent.ok() ? static_cast<pid_t>(*parent) : 0;
+}
+
+}  // namespace
+
+Result<std::vector<pid_t>> ChildPids() {
+  // Each thread's children; the file needs CONFIG_PROC_CHILDREN.
+  std::vector<pid_t> children;
+  GODWIT_ASSIGN_OR_RETURN(const std::vector<pid_t> threads, NumericEntries("/proc/self/task"));
+  bool listed = true;
+  for (const pid_t thread : threads) {
+    const std::string path = "/proc/self/task/" + std::to_string(thread) + "/children";
+    const Result<std::string> text = ReadProcFile(path, 1 << 20);
+    if (!text.ok()) {
+      listed = false;
+      break;
+    }
+    for (const std::string& word : Split(Trim(*text), ' ')) {
+      const Result<uint64_t> pid = ParseUint64(word);
+      if (pid.ok()) children.push_back(static_cast<pid_t>(*pid));
+    }
+  }
+  if (listed) return children;
+  children.clear();
+  GODWIT_ASSIGN_OR_RETURN(const std::vector<pid_t> all, NumericEntries("/proc"));
+  for (const pid_t pid : all) {
+    if (ParentOf(pid) == getpid()) children.push_back(pid);
+  }
+  return children;
+}
+
+std::optional<std::string> EnvironmentOf(pid_t pid, std::string_view name) {
+  constexpr size_t kMaxEnvironment = 4 << 20;
+  const Result<std::string> text =
+      ReadProcFile("/proc/" + std::to_string(pid) + "/environ", kMaxEnvironment);
+  if (!text.ok()) return std::nullopt;
+  for (const std::string& entry : Split(*text, '\0')) {
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace godwit
