@@ -10,6 +10,7 @@ function(godwit_library name)
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${GODWIT_INCLUDE_DIRS}>"
                                             "$<INSTALL_INTERFACE:include>")
+  target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS}
                                 PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:godwit_build_flags>)
   string(REGEX REPLACE "^godwit_" "" short "${name}")
