@@ -5,7 +5,9 @@ and its other warnings, all as errors.
 Takes the files from a build's compile_commands.json, without tests, generated code and what
 includes libtorch (which takes clang half a minute for each file). Nothing is linked.
 
-  tools/check_threads.py --build DIR [--jobs N]
+  tools/check_threads.py --build DIR [--jobs N] [--tidy]
+
+With --tidy, runs clang-tidy (.clang-tidy) over the same files instead.
 """
 
 import argparse
@@ -42,6 +44,11 @@ def clang_command(command, source):
             "-Wno-missing-field-initializers", "-Wno-unknown-warning-option", "-Werror", source]
 
 
+def tidy_command(command, source):
+    """The clang-tidy command for `source`, out of the one that compiles it."""
+    return ["clang-tidy", "--quiet", source, "--", *clang_command(command, source)[1:-1]]
+
+
 def is_checked(entry, build):
     source = pathlib.Path(entry["file"])
     return (source.suffix == ".cc" and source.is_relative_to(ROOT)
@@ -49,10 +56,9 @@ def is_checked(entry, build):
             and not source.stem.endswith("_test") and "/torch/include" not in entry["command"])
 
 
-def check(entry):
-    result = subprocess.run(clang_command(entry["command"], entry["file"]),
-                            cwd=entry["directory"], capture_output=True, text=True, check=False,
-                            timeout=600)
+def check(entry, command_of):
+    result = subprocess.run(command_of(entry["command"], entry["file"]), cwd=entry["directory"],
+                            capture_output=True, text=True, check=False, timeout=600)
     return entry["file"], result.returncode, result.stdout + result.stderr
 
 
@@ -60,13 +66,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--tidy", action="store_true")
     options = parser.parse_args()
     build = options.build.resolve()
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     chosen = {entry["file"]: entry for entry in entries if is_checked(entry, build)}
     faulty = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for source, status, output in pool.map(check, chosen.values()):
+        command_of = tidy_command if options.tidy else clang_command
+        results = pool.map(lambda entry: check(entry, command_of), chosen.values())
+        for source, status, output in results:
             if status != 0:
                 faulty += 1
                 print(f"{os.path.relpath(source, ROOT)}: clang finds faults\n{output}")
