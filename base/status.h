@@ -128,10 +128,11 @@ class [[nodiscard]] Result {
   // REQUIRES: ok().
   T& value() & { return Value(); }
   const T& value() const& { return const_cast<Result*>(this)->Value(); }
-  T&& value() && { return std::move(Value()); }
+  // By value, so that `for (x : F().value())` and `const auto& x = F().value()` are sound.
+  T value() && { return std::move(Value()); }
   T& operator*() & { return Value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(Value()); }
+  T operator*() && { return std::move(Value()); }
   T* operator->() { return &Value(); }
   const T* operator->() const { return &value(); }
 
