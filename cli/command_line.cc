@@ -1,0 +1,145 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "base/strings.h"
+#include "cli/verb.h"
+
+namespace godwit::cli {
+namespace {
+
+// "ckpt verify" of the parsed verb below the root; "" of the root.
+std::string PathOf(const CLI::App* app) {
+  if (app->get_parent() == nullptr) return "";
+  const std::string parent = PathOf(app->get_parent());
+  return parent.empty() ? app->get_name() : parent + " " + app->get_name();
+}
+
+CLI::App* DeepestParsed(CLI::App* app) {
+  const std::vector<CLI::App*> below = app->get_subcommands();
+  return below.empty() ? app : DeepestParsed(below.front());
+}
+
+std::vector<std::string> NamesBelow(CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::App* below : app->get_subcommands({})) names.push_back(below->get_name());
+  return names;
+}
+
+std::string Known(const CLI::App& app) {
+  const std::string path = PathOf(&app);
+  return path.empty() ? "godwit --help" : "godwit " + path + " --help";
+}
+
+// What is wrong with `extra`, which no option or verb of `app` takes.
+std::string Unexpected(CLI::App* app, const std::string& extra) {
+  const std::string path = PathOf(app);
+  const std::string where = path.empty() ? "" : path + ": ";
+  if (extra.size() > 1 && extra.front() == '-') {
+    const std::string name = extra.substr(0, extra.find('='));
+    std::vector<std::string> options;
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& long_name : option->get_lnames()) options.push_back("--" + long_name);
+      for (const std::string& short_name : option->get_snames()) options.push_back("-" + short_name);
+    }
+    std::string message = fmt::format("{}unknown option '{}'", where, name);
+    const std::string hint = DidYouMean(name, options);
+    return message + (hint.empty() ? fmt::format("; see '{}'", Known(*app)) : hint);
+  }
+  const std::vector<std::string> verbs = NamesBelow(app);
+  if (!verbs.empty()) {
+    const std::string hint = DidYouMean(extra, verbs);
+    return fmt::format("{}unknown verb '{}'{}", where, extra,
+                       hint.empty() ? "; allowed: " + Join(verbs, ", ") : hint);
+  }
+  return fmt::format("{}unexpected argument '{}'; see '{}'", where, extra, Known(*app));
+}
+
+int Usage(const std::string& message) {
+  PrintError(message);
+  return kExitUsage;
+}
+
+}  // namespace
+
+int RunCommandLine(std::vector<std::string> args) {
+  CLI::App root("Godwit: training jobs that leave in time and come back elsewhere", "godwit");
+  root.set_version_flag("--version", "godwit " GODWIT_VERSION);
+  root.set_help_flag("-h,--help", "Print this help");
+  root.require_subcommand(0, 1);
+  root.allow_extras();
+  root.footer("'godwit VERB --help' shows a verb's options and an example.");
+
+  Verbs verbs;
+  AddRun(root, verbs);
+  AddSubmit(root, verbs);
+  AddJobs(root, verbs);
+  AddStatus(root, verbs);
+  AddEvents(root, verbs);
+  AddLogs(root, verbs);
+  AddExplain(root, verbs);
+  AddPreempt(root, verbs);
+  AddStop(root, verbs);
+  AddQuotas(root, verbs);
+  AddNodes(root, verbs);
+  AddCkpt(root, verbs);
+  AddScheduler(root, verbs);
+  AddMaster(root, verbs);
+  AddAgent(root, verbs);
+
+  // CLI11 never sees the program's own arguments.
+  Command command;
+  bool has_command = false;
+  if (const auto dashes = std::find(args.begin(), args.end(), "--"); dashes != args.end()) {
+    has_command = true;
+    command.assign(dashes + 1, args.end());
+    args.erase(dashes, args.end());
+  }
+
+  try {
+    std::vector<std::string> reversed(args.rbegin(), args.rend());
+    root.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    CLI::App* app = DeepestParsed(&root);
+    const std::string text = app->help(PathOf(app->get_parent() == nullptr ? app : app->get_parent())
+                                               .empty()
+                                           ? (app == &root ? "" : "godwit")
+                                           : "godwit " + PathOf(app->get_parent()));
+    std::fputs(text.c_str(), stdout);
+    return kExitOk;
+  } catch (const CLI::CallForVersion& version) {
+    std::fputs((std::string(version.what()) + "\n").c_str(), stdout);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    CLI::App* app = DeepestParsed(&root);
+    const std::string path = PathOf(app);
+    return Usage(fmt::format("{}{}; see '{}'", path.empty() ? "" : path + ": ", error.what(),
+                             Known(*app)));
+  }
+
+  CLI::App* app = DeepestParsed(&root);
+  for (CLI::App* level = app; level != nullptr; level = level->get_parent()) {
+    const std::vector<std::string> extras = level->remaining();
+    if (!extras.empty()) return Usage(Unexpected(level, extras.front()));
+  }
+  const auto verb = std::find_if(verbs.begin(), verbs.end(),
+                                 [app](const Verb& candidate) { return candidate.app == app; });
+  if (verb == verbs.end()) {
+    const std::string path = PathOf(app);
+    return Usage(fmt::format("{}no verb given; allowed: {}; see '{}'",
+                             path.empty() ? "" : path + ": ", Join(NamesBelow(app), ", "),
+                             Known(*app)));
+  }
+  if (has_command && !verb->takes_command) {
+    return Usage(fmt::format("{}: takes no command after '--'; see '{}'", PathOf(app), Known(*app)));
+  }
+  return verb->run(command);
+}
+
+}  // namespace godwit::cli
