@@ -18,7 +18,8 @@ struct SchedulerOptions {
   // The store, its lock and the jobs' run directories; made when missing. Empty:
   // $XDG_STATE_HOME/godwit/scheduler, else $HOME/.local/state/godwit/scheduler.
   std::string state_dir;
-  // "unix:<absolute path>" or "<ip>:<port>"; port 0: any free one. Empty: DefaultSchedulerAddress().
+  // "unix:<absolute path>" or "<ip>:<port>"; port 0: any free one. Empty:
+  // DefaultSchedulerAddress().
   std::string listen;
   // The program that is started as `<program> master ...` and `<program> agent ...`. Empty: this
   // process's own executable.
@@ -46,8 +47,8 @@ int RunScheduler(const SchedulerOptions& options);
 // "unix:<TMPDIR or /tmp>/godwit-<uid>/scheduler.sock". Makes no folder.
 std::string DefaultSchedulerAddress();
 
-// OK for "unix:<absolute path of at most 107 bytes>" and "<host>:<port>"; else INVALID_ARGUMENT that
-// says what is allowed.
+// OK for "unix:<absolute path of at most 107 bytes>" and "<host>:<port>"; else INVALID_ARGUMENT
+// that says what is allowed.
 Status CheckSchedulerAddress(const std::string& address);
 
 }  // namespace godwit
