@@ -18,7 +18,7 @@ namespace godwit::ckpt {
 //
 // The worker fills (kFree -> kFilling -> kWhole); the agent, or the persisting thread, frees
 // (kWhole -> kFree). Slot states are atomics in the memory itself; a slot left kFilling by a dead
-// worker is dropped at the next Format or Adopt.
+// worker is dropped at the next Open.
 inline constexpr uint32_t kArenaSlots = 2;
 
 enum class SlotState : uint32_t { kFree = 0, kFilling = 1, kWhole = 2 };
@@ -28,7 +28,7 @@ struct SlotInfo {
   SlotState state = SlotState::kFree;
   uint64_t step = 0;
   uint64_t epoch = 0;
-  uint64_t term = 0;          // of the worker's start
+  uint64_t term = 0;  // of the worker's start
   uint32_t rank = 0;
   uint32_t world_size = 0;
 };
@@ -38,8 +38,12 @@ class Arena {
   // Bytes that the plan needs, header and all slots.
   static uint64_t BytesFor(const Plan& plan);
 
+  // Memory of this process, taken now, owned by the arena: for a process without a launcher.
+  // RESOURCE_EXHAUSTED names the need.
+  static Result<Arena> Private(const Plan& plan);
+
   // Worker: takes memory of at least BytesFor(plan) bytes. If it already holds whole snapshots of
-  // the same plan (hash) they are kept (Adopt), anything else is cleared. `memory` must stay mapped
+  // the same plan (hash) they are kept, anything else is cleared. `memory` must stay mapped
   // for the arena's life.
   static Result<Arena> Open(std::span<std::byte> memory, const Plan& plan);
 
@@ -50,15 +54,19 @@ class Arena {
 
   const Plan& plan() const;
   std::vector<SlotInfo> slots() const;
-  std::optional<SlotInfo> NewestWhole() const;               // by (epoch, step)
+  std::optional<SlotInfo> NewestWhole() const;  // by (epoch, step)
   std::optional<SlotInfo> WholeAt(uint64_t epoch, uint64_t step) const;
 
-  // Agent or persisting thread. Freeing a slot that is not whole does nothing.
+  // Agent or persisting thread. Freeing a slot that is not whole does nothing; one that this
+  // process is writing to storage (a SlotPin) is freed when that ends.
   void Free(uint32_t slot);
   // Frees every whole slot older than (epoch, step).
   void FreeOlder(uint64_t epoch, uint64_t step);
+  // Frees every whole slot but (epoch, step): once all ranks go on from that one, those behind it
+  // belong to a future that won't happen.
+  void FreeAllBut(uint64_t epoch, uint64_t step);
 
-  // The rest is for Snapshotter, PackWriter and Restore (see arena.cc).
+  // The rest is for the engine (see arena_rep.h).
   struct Rep;
   const std::shared_ptr<Rep>& rep() const { return rep_; }
 

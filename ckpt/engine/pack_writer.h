@@ -18,11 +18,11 @@ namespace godwit::ckpt {
 // digests that were taken at staging before they are encoded: damage in memory is DATA_LOSS naming
 // chunk and tensor, nothing is published.
 struct WritePackOptions {
-  std::string directory;              // of checkpoints, absolute, opened before
+  std::string directory;  // of checkpoints, absolute, opened before
   SaveId save;
   uint64_t snapshot_epoch = 0;
   uint64_t snapshot_step = 0;
-  uint32_t rank = 0;                  // must be those of the snapshot
+  uint32_t rank = 0;  // must be those of the snapshot
   uint32_t world_size = 0;
   std::optional<MonotonicTime> deadline;  // none: the caller's thread runs at idle priority
   int zstd_level = 1;
@@ -30,15 +30,19 @@ struct WritePackOptions {
 };
 
 struct WrittenPack {
-  std::string tail;                   // bytes for CommitSave
-  uint64_t bytes = 0;                 // of the file
+  std::string tail;    // bytes for CommitSave
+  uint64_t bytes = 0;  // of the file
   uint64_t raw_bytes = 0;
 };
 
 // Blocks for the whole write. On OK the pack is durable: data, fsync of file and folder, then the
-// tail, fsync. On error nothing that a reader would take for a pack is left, and the space is given
-// back as far as the file system allows. RESOURCE_EXHAUSTED names path and need (checked before the
-// first byte, too). An existing whole pack of the same save and rank is returned as it is.
+// tail, fsync, all under a name of its own; then the pack's name, fsync of the folder. So whoever
+// sees the name knows that the bytes are durable. On error the name isn't there, or the pack is
+// whole and trying again says so; the space is given back as far as the file system allows.
+// RESOURCE_EXHAUSTED names path and need (checked before the first byte, too, unless there is a
+// deadline). An existing whole pack of the same save and rank is returned as it is.
+// NOT_FOUND when the arena has no such snapshot, ABORTED when it was given up meanwhile, CANCELLED
+// and DEADLINE_EXCEEDED between two chunks. Memory: a few chunks.
 Result<WrittenPack> WritePack(FileSystem& fs, Clock& clock, const Arena& arena,
                               const WritePackOptions& options);
 

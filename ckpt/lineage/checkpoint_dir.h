@@ -11,32 +11,18 @@
 #include "base/status.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/save_id.h"
+#include "ckpt/format/term.h"
 
 namespace godwit::ckpt {
 
 // A directory of checkpoints:
 //   FORMAT                         "godwit checkpoint v0\n": another version is refused by name
 //   terms/<term>                   one start of a writer: parent term, step, manifest digest
-//   packs/<save id>/<rank>.pack    one rank's share of one save
+//   packs/<save id>/<rank>.pack    one rank's share of one save: the name appears when all of its
+//                                  bytes are durable
 //   manifests/<save id>            the commit: published exclusively, never replaced
 // Nothing is ever renamed over an existing name, and nothing is trusted because it was listed:
 // a save counts when its manifest is there, a manifest counts when its digest and packs check.
-
-// What a term goes on from. term == 0: from nothing.
-struct Parent {
-  uint64_t term = 0;
-  SaveId save;
-  Digest128 manifest_digest;
-};
-
-struct TermRecord {
-  uint64_t term = 0;
-  Parent parent;
-  uint64_t created_unix_ms = 0;
-  std::string host;
-  int64_t pid = 0;
-  std::string job_id;
-};
 
 // A committed save that is in the lineage of the newest term.
 struct Commit {
@@ -53,19 +39,19 @@ struct Rejected {
 };
 
 struct Found {
-  std::optional<Commit> newest;      // none: nothing was ever committed in the lineage
-  std::vector<Rejected> rejected;    // newer than `newest`, or beside it
-  uint64_t newest_term = 0;          // 0: no writer yet
+  std::optional<Commit> newest;    // none: nothing was ever committed in the lineage
+  std::vector<Rejected> rejected;  // newer than `newest`, or beside it; newest first
+  uint64_t newest_term = 0;        // 0: no writer yet
 };
 
 struct BranchEntry {
   SaveId save;
   bool committed = false;
   bool in_lineage = false;
-  bool intact = false;               // with `deep`: every chunk's digest was checked
+  bool intact = false;  // with `deep`: every chunk's digest was checked
   uint32_t world_size = 0;
   uint64_t bytes = 0;
-  std::string note;                  // why not in the lineage, not committed or not intact
+  std::string note;  // why not in the lineage, not committed or not intact
 };
 
 // Free functions of any reader and of the single writer. All block on the file system. The
@@ -76,10 +62,10 @@ struct BranchEntry {
 Status OpenCheckpointDir(FileSystem& fs, const std::string& dir, bool create);
 
 // The newest complete checkpoint of the lineage: from the newest term back through its parents,
-// within a term the newest commit by (step, attempt) that is above the term's parent. Checks each
-// candidate's manifest and pack tails (not every chunk); a damaged one is rejected and the next
-// older one taken. If terms exist with a committed parent but nothing in the lineage is readable:
-// DATA_LOSS naming everything that was tried: never "fresh".
+// within a term the newest commit by (step, attempt) that is not below the term's parent. Checks
+// each candidate's manifest and pack tails (not every chunk); a damaged one is rejected and the
+// next older one taken. If terms exist with a committed parent but nothing in the lineage is
+// readable: DATA_LOSS naming everything that was tried: never "fresh".
 Result<Found> FindNewest(FileSystem& fs, const std::string& dir);
 
 // Commits complete but uncommitted saves of the newest term that are newer than its newest commit
@@ -107,12 +93,19 @@ Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& 
 // Everything there, newest first, with branches.
 Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string& dir, bool deep);
 
-// Deletes saves that are neither the newest `keep` commits of the lineage nor roots (complete but
-// uncommitted saves of the current term, any term's parent on the lineage's path that is the
-// newest of its term and within `keep`). Only for the holder of `term`, only after its own commit;
-// otherwise FAILED_PRECONDITION. Manifest first, sync, then packs.
+// Deletes saves that are neither the newest `keep` intact commits of the lineage nor younger than
+// the newest commit of `term` (complete but uncommitted, or under way). A damaged commit that is
+// younger than the oldest that is kept stays, too. Only for the holder of `term`, only after its
+// own commit; otherwise FAILED_PRECONDITION. Manifests first, sync, then packs.
 Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t keep);
 
+// The manifest of a committed save, checked. NOT_FOUND when it isn't committed.
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& dir, const SaveId& save);
+
+// Every chunk of every pack of a save. DATA_LOSS lists what is damaged.
+Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manifest);
+
+std::string SaveDir(const std::string& dir, const SaveId& save);
 std::string PackPath(const std::string& dir, const SaveId& save, uint32_t rank);
 std::string ManifestPath(const std::string& dir, const SaveId& save);
 std::string TermPath(const std::string& dir, uint64_t term);

@@ -1,0 +1,579 @@
+#include "ckpt/lineage/checkpoint_dir.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "base/random.h"
+#include "base/strings.h"
+#include "ckpt/format/version.h"
+#include "ckpt/io/pack_reader.h"
+#include "ckpt/lineage/lineage.h"
+
+namespace godwit::ckpt {
+namespace {
+
+constexpr uint64_t kMaxTerm = 1'000'000'000'000'000;
+// Files vanish under a reader when a writer retains; then it starts over, this often.
+constexpr int kReaderTries = 5;
+// Starts of a writer that had to take another term, because the old one committed meanwhile.
+constexpr int kTermTries = 16;
+
+std::string FormatPath(const std::string& dir) { return JoinPath(dir, "FORMAT"); }
+std::string TermsDir(const std::string& dir) { return JoinPath(dir, "terms"); }
+std::string PacksDir(const std::string& dir) { return JoinPath(dir, "packs"); }
+std::string ManifestsDir(const std::string& dir) { return JoinPath(dir, "manifests"); }
+
+// A name that no reader takes for anything. Retain finds by the term whether its writer is gone.
+std::string TempPath(const std::string& dir, uint64_t term) {
+  return JoinPath(dir, fmt::format(".tmp-{}-{:016x}", TermName(term), SystemRandom64()));
+}
+std::optional<uint64_t> TempTerm(std::string_view name) {
+  constexpr std::string_view kPrefix = ".tmp-";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const auto term = ParseTermName(name.substr(0, name.find('-')));
+  return term.ok() ? std::optional<uint64_t>(*term) : std::nullopt;
+}
+
+Status CheckAbsolute(const std::string& dir) {
+  if (!dir.empty() && dir.front() == '/') return OkStatus();
+  return InvalidArgumentError(
+      fmt::format("directory of checkpoints '{}': allowed is an absolute path", dir));
+}
+
+Status CheckFormat(FileSystem& fs, const std::string& dir) {
+  GODWIT_RETURN_IF_ERROR(CheckAbsolute(dir));
+  const std::string path = FormatPath(dir);
+  GODWIT_ASSIGN_OR_RETURN(const std::string text, fs.ReadFile(path, 4096));
+  return CheckFormatFile(path, text);
+}
+
+// What a directory lists. Nothing of it is believed yet.
+struct Scan {
+  std::map<uint64_t, TermEntry> terms;
+  std::set<SaveId> manifests;
+  std::set<SaveId> packs;  // directories
+};
+
+Result<std::set<SaveId>> ScanSaves(FileSystem& fs, const std::string& dir) {
+  GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(dir));
+  std::set<SaveId> saves;
+  for (const DirEntry& e : entries) {
+    if (auto id = ParseSaveId(e.name); id.ok()) saves.insert(*id);
+  }
+  return saves;
+}
+
+Result<uint64_t> NewestTerm(FileSystem& fs, const std::string& dir) {
+  GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(TermsDir(dir)));
+  uint64_t newest = 0;
+  for (const DirEntry& e : entries) {
+    if (auto term = ParseTermName(e.name); term.ok()) newest = std::max(newest, *term);
+  }
+  if (newest > kMaxTerm) {
+    return DataLossError(
+        fmt::format("{}: term {}, allowed are 1 to {}", TermsDir(dir), newest, kMaxTerm));
+  }
+  return newest;
+}
+
+Result<Scan> ScanDir(FileSystem& fs, const std::string& dir) {
+  GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
+  Scan scan;
+  GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(TermsDir(dir)));
+  for (const DirEntry& e : entries) {
+    const auto term = ParseTermName(e.name);
+    if (!term.ok()) continue;
+    if (*term > kMaxTerm) {
+      return DataLossError(
+          fmt::format("{}: term {}, allowed are 1 to {}", TermsDir(dir), *term, kMaxTerm));
+    }
+    const std::string path = TermPath(dir, *term);
+    TermEntry entry;
+    auto bytes = fs.ReadFile(path, kMaxTermBytes);
+    Status status = bytes.status();
+    if (bytes.ok()) {
+      auto record = ParseTerm(AsBytes(*bytes), path);
+      status = record.status();
+      if (record.ok() && record->term != *term) {
+        status = DataLossError(fmt::format("{}: it is of term {}", path, record->term));
+      }
+      if (status.ok()) entry.record = *record;
+    }
+    if (!status.ok()) {
+      // Damage is looked around; what may be read later, or by another version, is not.
+      if (status.code() != StatusCode::kDataLoss && status.code() != StatusCode::kOutOfRange) {
+        return status;
+      }
+      entry.error = status.message();
+    }
+    scan.terms[*term] = entry;
+  }
+  GODWIT_ASSIGN_OR_RETURN(scan.manifests, ScanSaves(fs, ManifestsDir(dir)));
+  GODWIT_ASSIGN_OR_RETURN(scan.packs, ScanSaves(fs, PacksDir(dir)));
+  return scan;
+}
+
+// Manifest and all tails. DATA_LOSS when it is damaged or a pack is missing, ABORTED when the
+// manifest itself has vanished.
+Result<Manifest> CheckCommit(FileSystem& fs, const std::string& dir, const SaveId& save,
+                             const std::optional<Digest128>& recorded) {
+  const auto vanished = [&] {
+    return AbortedError(fmt::format("{}: deleted meanwhile", ManifestPath(dir, save)));
+  };
+  auto manifest = ReadManifest(fs, dir, save);
+  if (manifest.status().code() == StatusCode::kNotFound) return vanished();
+  if (!manifest.ok()) return manifest.status();
+  if (recorded && manifest->digest != *recorded) {
+    return DataLossError(fmt::format("{}: digest {}, the term that goes on from it recorded {}",
+                                     ManifestPath(dir, save), manifest->digest.ToHex(),
+                                     recorded->ToHex()));
+  }
+  for (const PackTail& tail : manifest->tails) {
+    const std::string path = PackPath(dir, save, tail.rank);
+    const auto found = ReadPackTail(fs, path);
+    if (found.status().code() == StatusCode::kNotFound) {
+      if (fs.Stat(ManifestPath(dir, save)).status().code() == StatusCode::kNotFound) {
+        return vanished();
+      }
+      return DataLossError(fmt::format("{}: the pack is missing", path));
+    }
+    if (!found.ok()) return found.status();
+    if (*found != tail) {
+      return DataLossError(fmt::format("{}: its tail is not the one that was committed", path));
+    }
+  }
+  return manifest;
+}
+
+// The packs of a save that is not committed.
+struct Uncommitted {
+  std::vector<std::string> tails;
+  bool complete = false;
+  std::string note;
+};
+
+Result<Uncommitted> LookAtPacks(FileSystem& fs, const std::string& dir, const SaveId& save) {
+  Uncommitted out;
+  auto entries = fs.List(SaveDir(dir, save));
+  if (entries.status().code() == StatusCode::kNotFound) {
+    out.note = "incomplete: deleted meanwhile";
+    return out;
+  }
+  if (!entries.ok()) return entries.status();
+  uint32_t world_size = 0;
+  uint64_t unfinished = 0;
+  for (const DirEntry& e : *entries) {
+    if (!e.name.ends_with(".pack")) {
+      ++unfinished;
+      continue;
+    }
+    auto tail = ReadPackTail(fs, JoinPath(SaveDir(dir, save), e.name));
+    if (tail.status().code() == StatusCode::kDataLoss ||
+        tail.status().code() == StatusCode::kNotFound) {
+      ++unfinished;
+      continue;
+    }
+    if (!tail.ok()) return tail.status();
+    if (PackPath(dir, save, tail->rank) != JoinPath(SaveDir(dir, save), e.name)) {
+      ++unfinished;
+      continue;
+    }
+    world_size = tail->world_size;
+    out.tails.push_back(EncodePackTail(*tail));
+  }
+  if (out.tails.empty()) {
+    out.note = fmt::format("incomplete: none of {} packs is whole", unfinished);
+  } else if (out.tails.size() < world_size) {
+    out.note = fmt::format("incomplete: {} of {} packs {} not whole", world_size - out.tails.size(),
+                           world_size, world_size - out.tails.size() == 1 ? "is" : "are");
+  } else if (auto manifest = MakeManifest(save, out.tails); !manifest.ok()) {
+    out.note = "incomplete: " + manifest.status().message();
+  } else {
+    out.complete = true;
+    out.note = "complete, but not committed";
+  }
+  return out;
+}
+
+Commit CommitOf(const Manifest& manifest) {
+  return {manifest.save, manifest.digest, manifest.world_size, manifest.bytes()};
+}
+
+// ABORTED: start over.
+Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan, uint64_t newest_term) {
+  const Lineage lineage(scan.terms, newest_term);
+  Found found;
+  found.newest_term = lineage.newest_term();
+  if (found.newest_term == 0) {
+    if (newest_term == 0 && !scan.manifests.empty()) {
+      return DataLossError(
+          fmt::format("{}: {} commits, but no record of any term", dir, scan.manifests.size()));
+    }
+    return found;
+  }
+  std::string tried;
+  for (auto it = scan.manifests.rbegin(); it != scan.manifests.rend(); ++it) {
+    if (it->term > found.newest_term) continue;
+    if (std::string why = lineage.WhyNot(*it); !why.empty()) {
+      found.rejected.push_back({*it, std::move(why)});
+      continue;
+    }
+    // Ids sort by term first, and the path goes to older terms: the first that checks is the
+    // newest.
+    if (found.newest) continue;
+    auto manifest = CheckCommit(fs, dir, *it, lineage.RecordedDigest(*it));
+    if (manifest.ok()) {
+      found.newest = CommitOf(*manifest);
+    } else if (manifest.status().code() == StatusCode::kDataLoss) {
+      tried += (tried.empty() ? "" : "; ") + manifest.status().message();
+      found.rejected.push_back({*it, "damaged: " + manifest.status().message()});
+    } else {
+      return manifest.status();
+    }
+  }
+  if (!found.newest &&
+      (lineage.has_committed_parent() || !lineage.broken().empty() || !tried.empty())) {
+    if (!lineage.broken().empty()) tried += (tried.empty() ? "" : "; ") + lineage.broken();
+    return DataLossError(fmt::format("{}: no readable checkpoint in the lineage of term {}: {}",
+                                     dir, found.newest_term,
+                                     tried.empty() ? "the commits that its terms go on from are "
+                                                     "missing"
+                                                   : tried));
+  }
+  for (const SaveId& save : scan.packs) {
+    if (scan.manifests.contains(save) || save.term > found.newest_term) continue;
+    if (found.newest && save < found.newest->save) continue;
+    GODWIT_ASSIGN_OR_RETURN(const Uncommitted packs, LookAtPacks(fs, dir, save));
+    std::string why = packs.note;
+    if (save.term < found.newest_term) {
+      why += fmt::format("; superseded by term {}", found.newest_term);
+    }
+    found.rejected.push_back({save, std::move(why)});
+  }
+  std::sort(found.rejected.begin(), found.rejected.end(),
+            [](const Rejected& a, const Rejected& b) { return a.save > b.save; });
+  return found;
+}
+
+Result<Found> FindUpTo(FileSystem& fs, const std::string& dir, uint64_t newest_term) {
+  Status last;
+  for (int i = 0; i < kReaderTries; ++i) {
+    GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+    auto found = Find(fs, dir, scan, newest_term);
+    if (found.status().code() != StatusCode::kAborted) return found;
+    last = found.status();
+  }
+  return last;
+}
+
+// Durable on OK. `encoded` differs from what is there already: DATA_LOSS.
+Status Publish(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
+  const std::string path = ManifestPath(dir, manifest.save);
+  const Status written = WriteFileAtomic(fs, TempPath(ManifestsDir(dir), manifest.save.term), path,
+                                         AsBytes(manifest.encoded));
+  if (written.code() != StatusCode::kAlreadyExists) return written;
+  GODWIT_ASSIGN_OR_RETURN(const std::string there, fs.ReadFile(path, kMaxManifestBytes));
+  if (there != manifest.encoded) {
+    return DataLossError(fmt::format("{}: another manifest has the name: digest {}, this one {}",
+                                     path, DigestOf(AsBytes(there)).ToHex(),
+                                     manifest.digest.ToHex()));
+  }
+  // Whoever published it may not have got to this.
+  return fs.SyncDir(ManifestsDir(dir));
+}
+
+Status RemoveSaveDir(FileSystem& fs, const std::string& dir, const SaveId& save) {
+  const std::string path = SaveDir(dir, save);
+  auto entries = fs.List(path);
+  if (entries.status().code() == StatusCode::kNotFound) return OkStatus();
+  if (!entries.ok()) return entries.status();
+  for (const DirEntry& e : *entries) {
+    const Status s = fs.Unlink(JoinPath(path, e.name));
+    if (!s.ok() && s.code() != StatusCode::kNotFound) return s;
+  }
+  const Status s = fs.RemoveDir(path);
+  return s.code() == StatusCode::kNotFound ? OkStatus() : s;
+}
+
+Status RemoveFile(FileSystem& fs, const std::string& path) {
+  const Status s = fs.Unlink(path);
+  return s.code() == StatusCode::kNotFound ? OkStatus() : s;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0) return "unknown";
+  return name;
+}
+
+}  // namespace
+
+std::string SaveDir(const std::string& dir, const SaveId& save) {
+  return JoinPath(PacksDir(dir), ToString(save));
+}
+std::string PackPath(const std::string& dir, const SaveId& save, uint32_t rank) {
+  return JoinPath(SaveDir(dir, save), fmt::format("{:05}.pack", rank));
+}
+std::string ManifestPath(const std::string& dir, const SaveId& save) {
+  return JoinPath(ManifestsDir(dir), ToString(save));
+}
+std::string TermPath(const std::string& dir, uint64_t term) {
+  return JoinPath(TermsDir(dir), TermName(term));
+}
+
+Status OpenCheckpointDir(FileSystem& fs, const std::string& dir, bool create) {
+  GODWIT_RETURN_IF_ERROR(CheckAbsolute(dir));
+  const Status format = CheckFormat(fs, dir);
+  if (format.code() != StatusCode::kNotFound || !create) return format;
+  GODWIT_RETURN_IF_ERROR(fs.CreateDirs(dir));
+  // FORMAT comes last: where it is, the rest is.
+  for (const std::string& sub : {TermsDir(dir), PacksDir(dir), ManifestsDir(dir)}) {
+    const Status made = fs.CreateDir(sub);
+    if (!made.ok() && made.code() != StatusCode::kAlreadyExists) return made;
+  }
+  GODWIT_RETURN_IF_ERROR(fs.SyncDir(dir));
+  const Status written =
+      WriteFileAtomic(fs, JoinPath(dir, fmt::format(".tmp-FORMAT-{:016x}", SystemRandom64())),
+                      FormatPath(dir), AsBytes(kFormatFileText));
+  if (!written.ok() && written.code() != StatusCode::kAlreadyExists) return written;
+  GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
+  return fs.SyncDir(dir);
+}
+
+Result<Manifest> ReadManifest(FileSystem& fs, const std::string& dir, const SaveId& save) {
+  const std::string path = ManifestPath(dir, save);
+  auto bytes = fs.ReadFile(path, kMaxManifestBytes);
+  if (bytes.status().code() == StatusCode::kOutOfRange) {
+    return DataLossError(bytes.status().message());
+  }
+  if (!bytes.ok()) return bytes.status();
+  auto manifest = ParseManifest(AsBytes(*bytes), path);
+  if (manifest.ok() && manifest->save != save) {
+    return DataLossError(fmt::format("{}: it is of {}", path, ToString(manifest->save)));
+  }
+  return manifest;
+}
+
+Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
+  std::string damage;
+  for (const PackTail& tail : manifest.tails) {
+    const Status s = VerifyPack(fs, PackPath(dir, manifest.save, tail.rank), tail);
+    if (s.ok()) continue;
+    if (s.code() != StatusCode::kDataLoss && s.code() != StatusCode::kNotFound) return s;
+    damage += (damage.empty() ? "" : "; ") + s.message();
+  }
+  return damage.empty() ? OkStatus() : DataLossError(damage);
+}
+
+Result<Found> FindNewest(FileSystem& fs, const std::string& dir) { return FindUpTo(fs, dir, 0); }
+
+Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& dir) {
+  GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+  const Lineage lineage(scan.terms);
+  const uint64_t term = lineage.newest_term();
+  std::optional<Commit> newest;
+  if (term == 0) return newest;
+  std::optional<SaveId> committed;
+  for (const SaveId& save : scan.manifests) {
+    if (save.term == term) committed = save;
+  }
+  for (const SaveId& save : scan.packs) {
+    if (save.term != term || scan.manifests.contains(save)) continue;
+    if ((committed && save < *committed) || !lineage.WhyNot(save).empty()) continue;
+    GODWIT_ASSIGN_OR_RETURN(const Uncommitted packs, LookAtPacks(fs, dir, save));
+    if (!packs.complete) continue;
+    // The packs' bytes are durable because their names are there; the names may not be.
+    GODWIT_RETURN_IF_ERROR(fs.SyncDir(SaveDir(dir, save)));
+    GODWIT_RETURN_IF_ERROR(fs.SyncDir(PacksDir(dir)));
+    GODWIT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(save, packs.tails));
+    GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
+    newest = CommitOf(manifest);
+  }
+  return newest;
+}
+
+Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_view job_id,
+                          uint64_t now_unix_ms) {
+  for (int i = 0; i < kTermTries; ++i) {
+    GODWIT_RETURN_IF_ERROR(CommitComplete(fs, dir).status());
+    GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir));
+    TermRecord record;
+    record.term = found.newest_term + 1;
+    if (found.newest) {
+      record.parent = {found.newest->save.term, found.newest->save, found.newest->manifest_digest};
+    }
+    record.created_unix_ms = now_unix_ms;
+    record.host = HostName();
+    record.pid = getpid();
+    record.job_id = job_id;
+    const Status written = WriteFileAtomic(fs, TempPath(TermsDir(dir), record.term),
+                                           TermPath(dir, record.term), AsBytes(EncodeTerm(record)));
+    if (written.code() == StatusCode::kAlreadyExists) {
+      return AbortedError(fmt::format("{}: another writer took term {} first", dir, record.term));
+    }
+    GODWIT_RETURN_IF_ERROR(written);
+    // From here on no older writer's commit is acknowledged (CommitSave). One that was, between the
+    // look above and the record, is seen now; then this term would lose it, and the next is taken.
+    GODWIT_ASSIGN_OR_RETURN(
+        const Found again,
+        FindUpTo(fs, dir, found.newest_term == 0 ? record.term : found.newest_term));
+    const auto id = [](const Found& f) {
+      return f.newest ? std::optional<SaveId>(f.newest->save) : std::nullopt;
+    };
+    if (id(again) == id(found)) {
+      found.newest_term = record.term;
+      return NewTerm{record, std::move(found)};
+    }
+  }
+  return AbortedError(fmt::format(
+      "{}: an older writer committed during each of {} starts of a term", dir, kTermTries));
+}
+
+Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& save,
+                          const std::vector<std::string>& tails) {
+  GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
+  GODWIT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(save, tails));
+  const auto check_term = [&]() -> Status {
+    GODWIT_ASSIGN_OR_RETURN(const uint64_t newest, NewestTerm(fs, dir));
+    if (newest > save.term) {
+      return AbortedError(
+          fmt::format("commit of {}: superseded by term {}", ToString(save), newest));
+    }
+    if (newest < save.term) {
+      return FailedPreconditionError(
+          fmt::format("commit of {}: no such term, the newest is {}", ToString(save), newest));
+    }
+    return OkStatus();
+  };
+  GODWIT_RETURN_IF_ERROR(check_term());
+  GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
+  // Again: only a commit that a new term can't have missed is acknowledged (BeginTerm).
+  GODWIT_RETURN_IF_ERROR(check_term());
+  return CommitOf(manifest);
+}
+
+Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string& dir, bool deep) {
+  GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+  const Lineage lineage(scan.terms);
+  std::set<SaveId> all = scan.manifests;
+  all.insert(scan.packs.begin(), scan.packs.end());
+  std::vector<BranchEntry> out;
+  const auto note = [](BranchEntry& entry, const std::string& text) {
+    if (text.empty()) return;
+    entry.note += (entry.note.empty() ? "" : "; ") + text;
+  };
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    BranchEntry entry;
+    entry.save = *it;
+    const std::string why = lineage.WhyNot(*it);
+    if (!scan.manifests.contains(*it)) {
+      GODWIT_ASSIGN_OR_RETURN(const Uncommitted packs, LookAtPacks(fs, dir, *it));
+      note(entry, packs.note);
+      note(entry, why);
+      for (const std::string& bytes : packs.tails) {
+        GODWIT_ASSIGN_OR_RETURN(const PackTail tail, ParsePackTail(AsBytes(bytes), "tail"));
+        entry.world_size = tail.world_size;
+        entry.bytes += tail.file_bytes;
+      }
+      out.push_back(std::move(entry));
+      continue;
+    }
+    entry.committed = true;
+    entry.in_lineage = why.empty();
+    note(entry, why);
+    auto manifest = CheckCommit(fs, dir, *it, lineage.RecordedDigest(*it));
+    if (manifest.status().code() == StatusCode::kAborted) continue;  // deleted meanwhile
+    if (manifest.ok()) {
+      entry.world_size = manifest->world_size;
+      entry.bytes = manifest->bytes();
+      if (deep) {
+        const Status intact = VerifyPacks(fs, dir, *manifest);
+        entry.intact = intact.ok();
+        note(entry, intact.ok() ? "" : "damaged: " + intact.message());
+      }
+    } else {
+      note(entry, "damaged: " + manifest.status().message());
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t keep) {
+  if (keep == 0) return InvalidArgumentError("retain: keep is 0, allowed are 1 and more");
+  GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+  const Lineage lineage(scan.terms);
+  if (lineage.newest_term() != term) {
+    return FailedPreconditionError(fmt::format(
+        "{}: only the newest term deletes: that is {}, not {}", dir, lineage.newest_term(), term));
+  }
+  std::optional<SaveId> newest;  // the newest intact commit
+  std::optional<SaveId> oldest;  // the oldest that is kept
+  uint32_t kept = 0;
+  for (auto it = scan.manifests.rbegin(); it != scan.manifests.rend() && kept < keep; ++it) {
+    if (!lineage.WhyNot(*it).empty()) continue;
+    const auto manifest = CheckCommit(fs, dir, *it, lineage.RecordedDigest(*it));
+    if (manifest.ok()) {
+      if (!newest) newest = *it;
+      oldest = *it;
+      ++kept;
+    } else if (manifest.status().code() != StatusCode::kDataLoss) {
+      return manifest.status();
+    }
+  }
+  if (!newest || newest->term != term) {
+    return FailedPreconditionError(
+        fmt::format("{}: term {} deletes only after its own first commit", dir, term));
+  }
+  // Fewer than `keep` are intact: what is damaged may be all that is left of older state.
+  if (kept < keep) oldest = SaveId{};
+
+  std::set<SaveId> doomed;
+  for (const SaveId& save : scan.manifests) {
+    const bool in_lineage = lineage.WhyNot(save).empty();
+    if (!in_lineage || save < *oldest) doomed.insert(save);
+  }
+  if (!doomed.empty()) {
+    for (const SaveId& save : doomed) {
+      GODWIT_RETURN_IF_ERROR(RemoveFile(fs, ManifestPath(dir, save)));
+    }
+    // A manifest must never come back without its packs.
+    GODWIT_RETURN_IF_ERROR(fs.SyncDir(ManifestsDir(dir)));
+  }
+  bool removed = false;
+  for (const SaveId& save : scan.packs) {
+    const bool committed = scan.manifests.contains(save);
+    if (committed ? !doomed.contains(save) : save > *newest) continue;
+    GODWIT_RETURN_IF_ERROR(RemoveSaveDir(fs, dir, save));
+    removed = true;
+  }
+  if (removed) GODWIT_RETURN_IF_ERROR(fs.SyncDir(PacksDir(dir)));
+
+  // What writers left that were killed: pieces of packs of committed saves, temporary names.
+  for (const SaveId& save : scan.manifests) {
+    if (doomed.contains(save)) continue;
+    auto entries = fs.List(SaveDir(dir, save));
+    if (entries.status().code() == StatusCode::kNotFound) continue;
+    if (!entries.ok()) return entries.status();
+    for (const DirEntry& e : *entries) {
+      if (e.name.find(".pack.part-") == std::string::npos) continue;
+      GODWIT_RETURN_IF_ERROR(RemoveFile(fs, JoinPath(SaveDir(dir, save), e.name)));
+    }
+  }
+  for (const std::string& sub : {TermsDir(dir), ManifestsDir(dir)}) {
+    GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(sub));
+    for (const DirEntry& e : entries) {
+      const auto of = TempTerm(e.name);
+      if (of && *of < term) GODWIT_RETURN_IF_ERROR(RemoveFile(fs, JoinPath(sub, e.name)));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace godwit::ckpt
