@@ -1,5 +1,5 @@
-# The optional parts. Each GODWIT_<X> is AUTO (use it when found), ON (an error when missing) or OFF.
-# Afterwards GODWIT_HAVE_<X> is TRUE or FALSE and GODWIT_<X>_INFO says in words what was found or
+# The optional parts. Each GODWIT_<X> is AUTO (use it when found), ON (an error when missing) or
+# OFF. Afterwards GODWIT_HAVE_<X> is TRUE or FALSE and GODWIT_<X>_INFO says in words what was found or
 # why not. Targets: godwit_torch, godwit_gloo (they exist only where the feature does).
 
 # Settles feature <x>: `found` is a boolean, `info` the version and place, or the reason.

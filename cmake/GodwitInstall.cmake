@@ -1,6 +1,6 @@
 # cmake --install, and the package that find_package(godwit COMPONENTS ckpt runtime torch) finds.
-# What is installed: the libraries that users link, the project's libraries that they are built from,
-# the public headers, and the programs marked INSTALL.
+# What is installed: the libraries that users link, the project's libraries that they are built
+# from, the public headers, and the programs marked INSTALL.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -58,8 +58,8 @@ while(pending)
     if(link IN_LIST project_libraries)
       list(APPEND pending ${link})
     elseif(NOT link IN_LIST GODWIT_PACKAGE_DEPENDENCIES)
-      message(FATAL_ERROR "${library} is installed and links ${link}, which godwitConfig.cmake does "
-                          "not provide; allowed: ${GODWIT_PACKAGE_DEPENDENCIES}")
+      message(FATAL_ERROR "${library} is installed and links ${link}, which godwitConfig.cmake "
+                          "does not provide; allowed: ${GODWIT_PACKAGE_DEPENDENCIES}")
     endif()
   endforeach()
 endwhile()

@@ -14,6 +14,8 @@ leaves running is ended with it.
 """
 
 import argparse
+import contextlib
+import ctypes
 import dataclasses
 import os
 import pathlib
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARK = re.compile(r"^<!--\s*ci:\s*(.*?)\s*-->$")
@@ -67,8 +70,50 @@ def verdict_of(block):
     return "fault", f"got 'ci: {block.mark}', allowed: 'ci: run', 'ci: skip: REASON'"
 
 
+def adopt_orphans():
+    """From now on orphans among this process's descendants become its children, so that
+    end_descendants finds them, in whatever session they are."""
+    set_child_subreaper = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(set_child_subreaper, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants():
+    """The pids of all processes below this one that have not ended."""
+    children = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue  # ended meanwhile
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found = []
+    pending = [os.getpid()]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += below
+    return found
+
+
+def end_descendants(bound_s=10):
+    """Kills all processes below this one and waits, bounded, until they have ended."""
+    deadline = time.monotonic() + bound_s
+    while pids := descendants():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {pids} do not end")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+
+
 def run_block(block, folder, environment, timeout_s):
-    """Runs the block in a process group of its own; returns (what went wrong or None, output)."""
+    """Runs the block in a session of its own; returns (what went wrong or None, output)."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", block.text], cwd=folder,
                                    env=environment, stdin=subprocess.DEVNULL, stdout=output,
@@ -78,11 +123,8 @@ def run_block(block, folder, environment, timeout_s):
             wrong = None if status == 0 else f"exit status {status}"
         except subprocess.TimeoutExpired:
             wrong = f"still running after {timeout_s} s"
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        end_descendants()
+        process.wait(10)
         output.seek(0)
         return wrong, output.read().decode(errors="replace")
 
@@ -90,6 +132,7 @@ def run_block(block, folder, environment, timeout_s):
 def check_file(path, bin_folder, timeout_s):
     """Runs what `path` asks for; returns (blocks run, skipped, faulty)."""
     run = skipped = faulty = 0
+    adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="godwit-readme-") as scratch:
         for private in ("home", "run", "work"):
             pathlib.Path(scratch, private).mkdir(mode=0o700)

@@ -53,13 +53,15 @@ class CheckReadme(unittest.TestCase):
     def test_what_a_block_leaves_running_is_ended_with_it(self):
         with tempfile.TemporaryDirectory() as folder:
             pid_file = pathlib.Path(folder, "pid")
-            self.check(f"<!-- ci: run -->\n```sh\nsleep 600 &\necho $! >{pid_file}\n```\n")
-            pid = int(pid_file.read_text())
-            try:
-                state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            except FileNotFoundError:
-                state = "gone"
-            self.assertIn(state, ("gone", "Z", "X"))
+            # In its group, and in a session of its own.
+            for start in ("", "setsid"):
+                self.check(f"<!-- ci: run -->\n```sh\n{start} sleep 600 &\necho $! >{pid_file}\n```\n")
+                pid = int(pid_file.read_text())
+                try:
+                    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+                except FileNotFoundError:
+                    continue
+                self.assertIn(stat.rpartition(")")[2].split()[0], "ZX", start)
 
     def test_the_build_comes_first_on_path_and_home_is_private(self):
         counts, printed = self.check('<!-- ci: run -->\n```sh\n[ "${PATH%%:*}" != /usr/bin ]\n'

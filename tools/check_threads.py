@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Reads the project's sources with clang: its thread-safety analysis of what base/mutex.h annotates,
-and its other warnings, all as errors.
+"""Reads the project's sources with clang.
+
+Its thread-safety analysis of what base/mutex.h annotates, and its other warnings, all as errors.
 
 Takes the files from a build's compile_commands.json, without tests, generated code and what
 includes libtorch (which takes clang half a minute for each file). Nothing is linked.
