@@ -102,15 +102,15 @@ int Verify(const Options& options) {
     }
   }
   if (options.json) {
-    fmt::print("{}\n", ordered_json{{"committed", committed},
-                                    {"damaged", damaged},
-                                    {"bytes", bytes},
-                                    {"saves", list}}
-                           .dump(2));
+    fmt::print(
+        "{}\n",
+        ordered_json{
+            {"committed", committed}, {"damaged", damaged}, {"bytes", bytes}, {"saves", list}}
+            .dump(2));
   }
   if (damaged > 0) {
-    return Fail(DataLossError(fmt::format("{}: {} of {} committed saves are damaged", *dir, damaged,
-                                          committed)));
+    return Fail(DataLossError(
+        fmt::format("{}: {} of {} committed saves are damaged", *dir, damaged, committed)));
   }
   // A job whose lineage can't be read any more is damage too, even with no save left to check.
   const Result<ckpt::Found> found = ckpt::FindNewest(RealFileSystem(), *dir);
@@ -162,7 +162,7 @@ int Show(const Options& options) {
     const Result<FileInfo> info = RealFileSystem().Stat(path);
     packs.push_back({path, info.ok() ? info->size : 0});
   }
-  const Result<LedgerSummary> ledger = SummarizeLedger(*dir, save);
+  const Result<SamplerPlace> ledger = FindSamplerPlace(*dir, save);
   if (options.json) {
     ordered_json object = EntryJson(*entry, false);
     object["intact"] = intact.ok();
@@ -206,14 +206,14 @@ int Ledger(const Options& options) {
   if (!dir.ok()) return Fail(dir.status());
   const Result<ckpt::BranchEntry> entry = Choose(*dir, options.save);
   if (!entry.ok()) return Fail(entry.status());
-  return CheckLedger(*dir, entry->save, options.audit, options.json);
+  return PrintLedgerCheck(*dir, entry->save, options.audit, options.json);
 }
 
 }  // namespace
 
 void AddCkpt(CLI::App& root, Verbs& verbs) {
-  CLI::App* ckpt = AddVerb(root, "ckpt", "Look into a directory of checkpoints",
-                           "ckpt ls runs/gpt");
+  CLI::App* ckpt =
+      AddVerb(root, "ckpt", "Look into a directory of checkpoints", "ckpt ls runs/gpt");
   ckpt->require_subcommand(0, 1);
   const auto add = [&](const std::string& name, const std::string& what, const std::string& example,
                        bool save, bool audit, int (*run)(const Options&)) {

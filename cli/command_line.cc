@@ -7,6 +7,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "base/strings.h"
 #include "cli/verb.h"
@@ -46,7 +47,8 @@ std::string Unexpected(CLI::App* app, const std::string& extra) {
     std::vector<std::string> options;
     for (const CLI::Option* option : app->get_options()) {
       for (const std::string& long_name : option->get_lnames()) options.push_back("--" + long_name);
-      for (const std::string& short_name : option->get_snames()) options.push_back("-" + short_name);
+      for (const std::string& short_name : option->get_snames())
+        options.push_back("-" + short_name);
     }
     std::string message = fmt::format("{}unknown option '{}'", where, name);
     const std::string hint = DidYouMean(name, options);
@@ -59,6 +61,21 @@ std::string Unexpected(CLI::App* app, const std::string& extra) {
                        hint.empty() ? "; allowed: " + Join(verbs, ", ") : hint);
   }
   return fmt::format("{}unexpected argument '{}'; see '{}'", where, extra, Known(*app));
+}
+
+// CLI11's message, in our words where its own don't say what is allowed.
+std::string Described(std::string message) {
+  // "Could not convert: --workers = a": all options that CLI11 converts itself are counts.
+  constexpr std::string_view kConversion = "Could not convert: ";
+  if (message.starts_with(kConversion)) {
+    message.erase(0, kConversion.size());
+    const size_t equals = message.find(" = ");
+    if (equals != std::string::npos) {
+      return fmt::format("{}: got '{}', allowed: a whole number that is not negative",
+                         message.substr(0, equals), message.substr(equals + 3));
+    }
+  }
+  return message;
 }
 
 int Usage(const std::string& message) {
@@ -107,10 +124,12 @@ int RunCommandLine(std::vector<std::string> args) {
     root.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     CLI::App* app = DeepestParsed(&root);
-    const std::string text = app->help(PathOf(app->get_parent() == nullptr ? app : app->get_parent())
-                                               .empty()
-                                           ? (app == &root ? "" : "godwit")
-                                           : "godwit " + PathOf(app->get_parent()));
+    std::string before;  // the words that lead to the verb
+    if (app != &root) {
+      const std::string parent = PathOf(app->get_parent());
+      before = parent.empty() ? "godwit" : "godwit " + parent;
+    }
+    const std::string text = app->help(before);
     std::fputs(text.c_str(), stdout);
     return kExitOk;
   } catch (const CLI::CallForVersion& version) {
@@ -119,8 +138,8 @@ int RunCommandLine(std::vector<std::string> args) {
   } catch (const CLI::ParseError& error) {
     CLI::App* app = DeepestParsed(&root);
     const std::string path = PathOf(app);
-    return Usage(fmt::format("{}{}; see '{}'", path.empty() ? "" : path + ": ", error.what(),
-                             Known(*app)));
+    return Usage(fmt::format("{}{}; see '{}'", path.empty() ? "" : path + ": ",
+                             Described(error.what()), Known(*app)));
   }
 
   CLI::App* app = DeepestParsed(&root);
@@ -137,7 +156,8 @@ int RunCommandLine(std::vector<std::string> args) {
                              Known(*app)));
   }
   if (has_command && !verb->takes_command) {
-    return Usage(fmt::format("{}: takes no command after '--'; see '{}'", PathOf(app), Known(*app)));
+    return Usage(
+        fmt::format("{}: takes no command after '--'; see '{}'", PathOf(app), Known(*app)));
   }
   return verb->run(command);
 }

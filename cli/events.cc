@@ -44,8 +44,8 @@ int Events(Options options) {
   }
   MonotonicTime answered = RealClock().Monotonic();
   while (true) {
-    Result<proto::ListEventsReply> reply = client->ListEvents(
-        options.job, options.after, options.follow ? kFollowWait : Duration(0));
+    Result<proto::ListEventsReply> reply =
+        client->ListEvents(options.job, options.after, options.follow ? kFollowWait : Duration(0));
     if (!reply.ok()) {
       const bool away = reply.status().code() == StatusCode::kUnavailable;
       if (!options.follow || !away || RealClock().Monotonic() - answered > kSchedulerAway) {

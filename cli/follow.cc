@@ -71,11 +71,11 @@ int FollowJob(SchedulerClient& client, const std::string& job_id, const FollowOp
     const bool ended = HasEnded(*job);
     if (options.output && !job->run_directory().empty()) {
       if (reader == nullptr) {
-        reader = std::make_unique<LogReader>(RealFileSystem(), job->run_directory(),
-                                             options.filter);
+        reader =
+            std::make_unique<LogReader>(RealFileSystem(), job->run_directory(), options.filter);
       }
-      const Status read = reader->Poll(
-          ended, [&](const LogReader::Line& line) { PrintLine(line, options); });
+      const Status read =
+          reader->Poll(ended, [&](const LogReader::Line& line) { PrintLine(line, options); });
       std::fflush(stdout);
       if (!read.ok()) return Fail(read);
     }

@@ -65,10 +65,8 @@ const std::map<std::string, Reader>& Readers() {
        [](const json& v, proto::JobSpec* s) { return ReadString("name", v, s->mutable_name()); }},
       {"quota",
        [](const json& v, proto::JobSpec* s) { return ReadString("quota", v, s->mutable_quota()); }},
-      {"dir",
-       [](const json& v, proto::JobSpec* s) {
-         return ReadString("dir", v, s->mutable_directory());
-       }},
+      {"dir", [](const json& v,
+                 proto::JobSpec* s) { return ReadString("dir", v, s->mutable_directory()); }},
       {"cwd",
        [](const json& v, proto::JobSpec* s) { return ReadString("cwd", v, s->mutable_cwd()); }},
       {"class",
@@ -219,8 +217,8 @@ Status ReadJobJson(std::string_view text, std::string_view source, proto::JobSpe
     return InvalidArgumentError(fmt::format("{}: not JSON: {}", source, error.what()));
   }
   if (!document.is_object()) {
-    return InvalidArgumentError(fmt::format("{}: a job is a JSON object, got {}", source,
-                                            document.type_name()));
+    return InvalidArgumentError(
+        fmt::format("{}: a job is a JSON object, got {}", source, document.type_name()));
   }
   for (const auto& [key, value] : document.items()) {
     const auto reader = Readers().find(key);
@@ -228,9 +226,9 @@ Status ReadJobJson(std::string_view text, std::string_view source, proto::JobSpe
       std::vector<std::string> known;
       for (const auto& [name, unused] : Readers()) known.push_back(name);
       const std::string hint = DidYouMean(key, known);
-      return InvalidArgumentError(fmt::format("{}: unknown key '{}'{}", source, key,
-                                              hint.empty() ? "; allowed: " + Join(known, ", ")
-                                                           : hint));
+      return InvalidArgumentError(
+          fmt::format("{}: unknown key '{}'{}", source, key,
+                      hint.empty() ? "; allowed: " + Join(known, ", ") : hint));
     }
     GODWIT_RETURN_IF_ERROR(reader->second(value, spec).Annotate(source));
   }

@@ -51,10 +51,10 @@ std::string CommandText(const proto::JobSpec& spec) {
   std::string text;
   for (const std::string& word : spec.argv()) {
     if (!text.empty()) text += ' ';
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyz"
-                                                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                               "0123456789-_./=:,+@%") ==
-                                            std::string::npos;
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyz"
+                                            "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789-_./=:,+@%") == std::string::npos;
     if (plain) {
       text += word;
       continue;
@@ -70,8 +70,7 @@ std::string NoticeText(const proto::NoticeRecord& notice) {
   std::string text = fmt::format(
       "{} ({}{}) left {}: predicted {}, parked {}, gpu free {}, committed {}, left {}; steps lost: "
       "{}; {}",
-      notice.id(), notice.reason(),
-      notice.preemptor().empty() ? "" : ", for " + notice.preemptor(),
+      notice.id(), notice.reason(), notice.preemptor().empty() ? "" : ", for " + notice.preemptor(),
       NanosText(notice.time_left_ns()), NanosText(notice.predicted_ns()),
       NanosText(notice.parked_ns()), NanosText(notice.released_gpu_ns()),
       NanosText(notice.committed_ns()), NanosText(notice.released_node_ns()), notice.steps_lost(),

@@ -22,6 +22,10 @@ struct Options {
 };
 
 int Logs(const Options& options) {
+  if (options.stream != "out" && options.stream != "err" && options.stream != "both") {
+    return Fail(InvalidArgumentError(
+        fmt::format("logs: --stream: got '{}', allowed: out, err, both", options.stream)));
+  }
   Result<SchedulerClient> client = SchedulerClient::Open(options.scheduler);
   if (!client.ok()) return Fail(client.status());
   Result<proto::JobInfo> job = client->GetJob(options.job);
@@ -42,9 +46,9 @@ int Logs(const Options& options) {
 
 void AddLogs(CLI::App& root, Verbs& verbs) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = AddVerb(root, "logs",
-                          "Print what a job's workers printed: [attempt epoch rank] line",
-                          "logs gpt -f --rank 0");
+  CLI::App* app =
+      AddVerb(root, "logs", "Print what a job's workers printed: [attempt epoch rank] line",
+              "logs gpt -f --rank 0");
   AddSchedulerAddress(app, &options->scheduler);
   app->add_option("JOB", options->job, "Id or name")->required();
   app->add_flag("-f,--follow", options->follow,
@@ -52,8 +56,7 @@ void AddLogs(CLI::App& root, Verbs& verbs) {
   options->rank_option = app->add_option("--rank", options->rank, "Of this rank only");
   options->attempt_option =
       app->add_option("--attempt", options->attempt, "Of this start of the job only (1, 2, ...)");
-  app->add_option("--stream", options->stream, "out, err or both (default)")
-      ->check(CLI::IsMember({"out", "err", "both"}));
+  app->add_option("--stream", options->stream, "out, err or both (default)");
   app->add_flag("--json", options->json, "One JSON object a line");
   verbs.push_back({app, false, [options](const Command&) { return Logs(*options); }});
 }

@@ -28,9 +28,9 @@ int Preempt(const Options& options) {
       client->PreemptJob(job->job_id(), options.grace, options.reason);
   if (!reply.ok()) return Fail(reply.status());
   if (options.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"job_id", job->job_id()},
-                                              {"notice_id", reply->notice_id()}}
-                           .dump());
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"job_id", job->job_id()}, {"notice_id", reply->notice_id()}}
+                   .dump());
   } else {
     fmt::print("{}\n", reply->notice_id());
   }
@@ -41,9 +41,9 @@ int Preempt(const Options& options) {
 
 void AddPreempt(CLI::App& root, Verbs& verbs) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = AddVerb(
-      root, "preempt", "Send a notice by hand: the job saves, leaves and queues again",
-      "preempt gpt --grace 30s --reason maintenance");
+  CLI::App* app =
+      AddVerb(root, "preempt", "Send a notice by hand: the job saves, leaves and queues again",
+              "preempt gpt --grace 30s --reason maintenance");
   AddSchedulerAddress(app, &options->scheduler);
   app->add_option("JOB", options->job, "Id or name")->required();
   AddDuration(app, "--grace", &options->grace, "Time that the job has left (default: 30s)");

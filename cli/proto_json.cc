@@ -42,8 +42,7 @@ ordered_json Value(const Message& m, const FieldDescriptor* field, int index) {
     case FieldDescriptor::CPPTYPE_ENUM:
       return one ? r->GetEnum(m, field)->name() : r->GetRepeatedEnum(m, field, index)->name();
     case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string text =
-          one ? r->GetString(m, field) : r->GetRepeatedString(m, field, index);
+      const std::string text = one ? r->GetString(m, field) : r->GetRepeatedString(m, field, index);
       if (field->name().ends_with("_json")) {
         ordered_json embedded = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
         if (!embedded.is_discarded()) return embedded;

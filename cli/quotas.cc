@@ -23,8 +23,8 @@ struct Options {
 Result<std::string> Render(SchedulerClient& client, bool json) {
   GODWIT_ASSIGN_OR_RETURN(const proto::ListQuotasReply reply, client.ListQuotas());
   if (json) return ToJson(reply)["quotas"].dump(2) + "\n";
-  Table table({"QUOTA", "GUARANTEED", "USED", "MAX", "LENDABLE", "LENT", "BORROWED", "WAITING",
-               "QUEUE"});
+  Table table(
+      {"QUOTA", "GUARANTEED", "USED", "MAX", "LENDABLE", "LENT", "BORROWED", "WAITING", "QUEUE"});
   for (const proto::QuotaInfo& quota : reply.quotas()) {
     table.Row({quota.name(), fmt::format("{}", quota.guaranteed()),
                fmt::format("{}", quota.used_guaranteed()),
@@ -46,8 +46,8 @@ int Quotas(const Options& options) {
 
 void AddQuotas(CLI::App& root, Verbs& verbs) {
   auto options = std::make_shared<Options>();
-  CLI::App* app = AddVerb(root, "quotas", "Show what each quota has, uses, lends and borrows",
-                          "quotas -w");
+  CLI::App* app =
+      AddVerb(root, "quotas", "Show what each quota has, uses, lends and borrows", "quotas -w");
   AddSchedulerAddress(app, &options->scheduler);
   app->add_flag("-w,--watch", options->watch, "Show it again every second");
   AddJson(app, &options->json);

@@ -32,8 +32,9 @@ struct SchedulerClient::Impl {
   Result<Reply> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                      const Request& request, Duration wait = Duration(0)) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::milliseconds>(kCallTimeout + wait));
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::milliseconds>(kCallTimeout + wait));
     Reply reply;
     const grpc::Status status = (stub.get()->*method)(&context, request, &reply);
     if (status.ok()) return reply;
@@ -45,11 +46,12 @@ struct SchedulerClient::Impl {
           address));
     }
     if (code == StatusCode::kDeadlineExceeded) {
-      return DeadlineExceededError(fmt::format("the scheduler at {} did not answer in {} s", address,
+      return DeadlineExceededError(fmt::format("the scheduler at {} did not answer in {} s",
+                                               address,
                                                (kCallTimeout + wait) / std::chrono::seconds(1)));
     }
-    return Status(code, status.error_message().empty() ? StatusCodeName(code)
-                                                       : status.error_message());
+    return Status(code,
+                  status.error_message().empty() ? StatusCodeName(code) : status.error_message());
   }
 };
 
@@ -92,9 +94,8 @@ Result<proto::JobInfo> SchedulerClient::GetJob(const std::string& id_or_name) {
   if (named.size() > 1) {
     std::erase_if(named, [](const proto::JobInfo* job) { return HasEnded(*job); });
     if (named.size() != 1) {
-      return FailedPreconditionError(
-          fmt::format("job '{}': several jobs have that name; give an id ('godwit jobs --all')",
-                      id_or_name));
+      return FailedPreconditionError(fmt::format(
+          "job '{}': several jobs have that name; give an id ('godwit jobs --all')", id_or_name));
     }
   }
   if (named.empty()) {

@@ -31,17 +31,17 @@ std::string RenderJob(const proto::JobInfo& job) {
   add("job", job.job_id() + (spec.name().empty() ? "" : " (" + spec.name() + ")"));
   add("state", ColouredState(job.state(), UseColour()));
   add("reason", job.reason());
-  if (job.waiting_position() != 0) add("waits as number", fmt::format("{}", job.waiting_position()));
+  if (job.waiting_position() != 0)
+    add("waits as number", fmt::format("{}", job.waiting_position()));
   add("quota", fmt::format("{}, class {}, idle {}", spec.quota(),
                            spec.job_class().empty() ? "medium" : spec.job_class(),
                            spec.idle().empty() ? "forbid" : spec.idle()));
-  add("workers", WorkersText(job) + (job.workers() == 0
-                                         ? ""
-                                         : fmt::format(" ({} guaranteed, {} idle)",
-                                                       job.guaranteed_workers(),
-                                                       job.idle_workers())));
+  add("workers", WorkersText(job) + (job.workers() == 0 ? ""
+                                                        : fmt::format(" ({} guaranteed, {} idle)",
+                                                                      job.guaranteed_workers(),
+                                                                      job.idle_workers())));
   add("runs on", job.resource());
-  add("nodes", Join({job.nodes().begin(), job.nodes().end()}, ", "));
+  add("nodes", Join(std::vector<std::string>(job.nodes().begin(), job.nodes().end()), ", "));
   add("command", CommandText(spec));
   add("starts", fmt::format("{} (preempted {} times, restarted after failures {} times)",
                             job.attempt(), job.preemptions(), job.job_restarts()));
@@ -50,13 +50,13 @@ std::string RenderJob(const proto::JobInfo& job) {
     add("step", StepText(job));
     if (master.has_commit()) add("safe up to step", fmt::format("{}", master.committed_step()));
     add("checkpoints", master.directory());
-    add("resumed", master.resumed_from().empty()
-                       ? ""
-                       : fmt::format("at step {}: {}", master.resumed_step(),
-                                     master.resumed_from()));
+    add("resumed",
+        master.resumed_from().empty()
+            ? ""
+            : fmt::format("at step {}: {}", master.resumed_step(), master.resumed_from()));
     add("epoch, term", fmt::format("{}, {}", master.epoch(), master.term()));
-    add("restarts in place", fmt::format("{} of {}", master.restarts_used(),
-                                         master.max_restarts()));
+    add("restarts in place",
+        fmt::format("{} of {}", master.restarts_used(), master.max_restarts()));
   }
   add("run directory", job.run_directory());
   std::string text = RenderFields(fields);

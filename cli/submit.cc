@@ -135,9 +135,10 @@ void AddSubmit(CLI::App& root, Verbs& verbs) {
   app->add_option("--idle", options->idle,
                   "Use of idle capacity of other quotas: forbid (default), accept or only");
   app->add_option("--workers", options->workers, "N, or MIN:MAX for an elastic job (default: 1)");
-  app->add_option("--slots-per-worker", options->slots_per_worker, "Slots of a worker (default: 1)");
-  options->max_restarts_option = app->add_option(
-      "--max-restarts", options->max_restarts, "Restarts in place after failures (default: 3)");
+  app->add_option("--slots-per-worker", options->slots_per_worker,
+                  "Slots of a worker (default: 1)");
+  options->max_restarts_option = app->add_option("--max-restarts", options->max_restarts,
+                                                 "Restarts in place after failures (default: 3)");
   options->max_job_restarts_option =
       app->add_option("--max-job-restarts", options->max_job_restarts,
                       "Restarts through the queue after failures (default: 0)");

@@ -52,8 +52,7 @@ void AddSubmit(CLI::App& root, Verbs& verbs);
 CLI::App* AddVerb(CLI::App& parent, const std::string& name, const std::string& what,
                   const std::string& example);
 // An option whose value is a duration ("30s"); a value that isn't one is a usage error.
-void AddDuration(CLI::App* app, const std::string& flags, Duration* value,
-                 const std::string& what);
+void AddDuration(CLI::App* app, const std::string& flags, Duration* value, const std::string& what);
 // --json.
 void AddJson(CLI::App* app, bool* json);
 // --scheduler; the default is GODWIT_SCHEDULER, else the default address.

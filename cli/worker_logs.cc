@@ -37,8 +37,8 @@ bool ParseWorkerLogName(std::string_view name, WorkerLog* log) {
   if (stream != "out" && stream != "err") return false;
   uint64_t epoch = 0, rank = 0;
   if (!ParseTagged(name.substr(0, dash), 'e', std::numeric_limits<uint64_t>::max(), &epoch) ||
-      !ParseTagged(name.substr(dash + 1, dot - dash - 1), 'r',
-                   std::numeric_limits<uint32_t>::max(), &rank)) {
+      !ParseTagged(name.substr(dash + 1, dot - dash - 1), 'r', std::numeric_limits<uint32_t>::max(),
+                   &rank)) {
     return false;
   }
   log->epoch = epoch;

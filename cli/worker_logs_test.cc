@@ -51,11 +51,10 @@ TEST_F(WorkerLogsTest, FindsTheFilesInTheOrderOfAttemptEpochAndRank) {
   ASSERT_TRUE(logs.ok()) << logs.status();
   std::vector<std::string> paths;
   for (const WorkerLog& log : *logs) paths.push_back(log.path);
-  EXPECT_THAT(paths, ElementsAre("/job/a2/node-0/workers/e1-r0.out",
-                                 "/job/a2/node-0/workers/e1-r0.err",
-                                 "/job/a2/node-1/workers/e1-r1.out",
-                                 "/job/a2/node-0/workers/e2-r0.out",
-                                 "/job/a10/node-0/workers/e1-r0.out"));
+  EXPECT_THAT(paths,
+              ElementsAre("/job/a2/node-0/workers/e1-r0.out", "/job/a2/node-0/workers/e1-r0.err",
+                          "/job/a2/node-1/workers/e1-r1.out", "/job/a2/node-0/workers/e2-r0.out",
+                          "/job/a10/node-0/workers/e1-r0.out"));
 }
 
 TEST_F(WorkerLogsTest, TheFilterChoosesRankAttemptAndStream) {
