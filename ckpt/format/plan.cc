@@ -333,6 +333,7 @@ uint64_t Plan::ShareChunks(uint32_t rank, uint32_t world_size) const {
 }
 
 Result<Plan> PlanOf(const StateList& state) {
+  GODWIT_RETURN_IF_ERROR(state.error);
   std::vector<PlanEntry> entries;
   entries.reserve(state.tensors.size() + state.blobs.size());
   for (const TensorRef& t : state.tensors) {

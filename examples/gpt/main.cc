@@ -17,9 +17,9 @@
 #include "examples/gpt/corpus.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/options.h"
+#include "godwit/ckpt/torch.h"
 #include "godwit/runtime/run.h"
 #include "godwit/runtime/sampler.h"
-#include "godwit/runtime/torch.h"
 
 namespace godwit::gpt {
 namespace {

@@ -75,6 +75,8 @@ struct BlobRef {
 struct StateList {
   std::vector<TensorRef> tensors;
   std::vector<BlobRef> blobs;
+  // Why an adaptor could not describe its object, naming it; the first such. Validate returns it.
+  Status error;
 };
 
 // INVALID_ARGUMENT naming the entry: an empty or repeated name, sizes that don't match, a null
