@@ -10,13 +10,10 @@ namespace godwit {
 
 Result<bool> WaitFd(int fd, short events, MonotonicTime deadline) {
   while (true) {
-    // A far deadline is cut to an hour per call: no overflow of timespec anywhere.
+    // A far deadline is cut to an hour per call, which any time_t holds.
     const MonotonicTime now = MonotonicClock::now();
     const Duration left =
-        deadline <= now
-            ? Duration(0)
-            : std::min<Duration>(SaturatingAdd(deadline, -Duration(ToNanos(now))) - MonotonicTime(),
-                                 std::chrono::hours(1));
+        deadline <= now ? Duration(0) : std::min<Duration>(deadline - now, std::chrono::hours(1));
     const timespec timeout = {.tv_sec = left.count() / 1'000'000'000,
                               .tv_nsec = left.count() % 1'000'000'000};
     pollfd p = {.fd = fd, .events = events, .revents = 0};
