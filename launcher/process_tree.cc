@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -92,6 +93,27 @@ std::optional<std::string> EnvironmentOf(pid_t pid, std::string_view name) {
     }
   }
   return std::nullopt;
+}
+
+Result<std::vector<pid_t>> ProcessesWithEnvironment(std::string_view name, std::string_view value) {
+  GODWIT_ASSIGN_OR_RETURN(std::vector<pid_t> pids, NumericEntries("/proc"));
+  std::erase_if(pids, [&](pid_t pid) { return EnvironmentOf(pid, name) != value; });
+  return pids;
+}
+
+Result<pid_t> PeekEndedChild() {
+  siginfo_t info{};
+  while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == ECHILD) return pid_t{0};
+    return ErrnoError(errno, "waitid(any child)");
+  }
+  return info.si_pid;
+}
+
+void ReapUnknownChild(pid_t pid) {
+  while (waitpid(pid, nullptr, WNOHANG) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace godwit

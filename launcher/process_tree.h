@@ -19,4 +19,13 @@ Result<std::vector<pid_t>> ChildPids();
 // or can't be asked (it ended, changed its uid).
 std::optional<std::string> EnvironmentOf(pid_t pid, std::string_view name);
 
+// All processes that were executed with `name`=`value` in their environment, zombies not.
+Result<std::vector<pid_t>> ProcessesWithEnvironment(std::string_view name, std::string_view value);
+
+// A child that has ended and was not reaped; 0: there is none. The number stays its own until it is
+// reaped.
+Result<pid_t> PeekEndedChild();
+// Reaps a child that has ended, whatever its status.
+void ReapUnknownChild(pid_t pid);
+
 }  // namespace godwit

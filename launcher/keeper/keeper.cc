@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -243,20 +242,15 @@ void Keeper::ReapAll() {
   while (true) {
     // Looked at first, reaped after: the number of a worker, and of its group, stays taken until
     // the rest of the group was killed.
-    siginfo_t info{};
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != ECHILD) LogError("waitid: {}", std::strerror(errno));
-      break;
-    }
-    if (info.si_pid == 0) break;
-    const pid_t pid = info.si_pid;
+    const Result<pid_t> ended = PeekEndedChild();
+    if (!ended.ok()) LogError("{}", ended.status().message());
+    if (!ended.ok() || *ended == 0) break;
+    const pid_t pid = *ended;
     const auto slot = std::find_if(slots_.begin(), slots_.end(), [&](const SlotResources& s) {
       return s.worker && s.worker->pid() == pid;
     });
     if (slot == slots_.end()) {
-      while (waitpid(pid, nullptr, WNOHANG) < 0 && errno == EINTR) {
-      }
+      ReapUnknownChild(pid);
       continue;
     }
     kill(-pid, SIGKILL);  // ESRCH: it was alone
