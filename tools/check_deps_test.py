@@ -47,6 +47,11 @@ class CheckInclude(unittest.TestCase):
         self.assert_forbidden("ckpt/format/plan.cc", "ckpt/io/file.h")
         self.assert_forbidden("scheduler/policy/decide.cc", "proto/scheduler.pb.h")
 
+    def test_a_test_may_use_its_modules_fakes_and_nothing_else_may(self):
+        self.assert_allowed("ckpt/format/plan_test.cc", "ckpt/testing/toy_state.h")
+        self.assert_forbidden("ckpt/format/plan.cc", "ckpt/testing/toy_state.h")
+        self.assert_forbidden("runtime/include/godwit/runtime/run.h", "ckpt/testing/toy_state.h")
+
     def test_a_public_header_is_bound_under_either_spelling(self):
         self.assert_allowed("examples/minimal/main.cc", "godwit/runtime/run.h")
         self.assert_allowed("runtime/include/godwit/runtime/run.h",
