@@ -118,7 +118,8 @@ def check_include(source, include):
         return None  # check_tree names the folder
     if target is not None:
         # A module's own files see all of its parts, but a part sees only what its own rule allows.
-        for_tests = source.endswith("_test.cc") and within(target, source.split("/")[0] + "/testing")
+        fakes = source.split("/")[0] + "/testing"
+        for_tests = source.endswith("_test.cc") and within(target, fakes)
         if (ALL not in EDGES[folder] and not within(target, folder)
                 and not any_within(target, EDGES[folder]) and not for_tests):
             allowed = ", ".join(EDGES[folder]) or "nothing else"
