@@ -1,5 +1,5 @@
-// Like consumer/train.cc, with a tensor of libtorch for the weights. Narrow headers: those of all of
-// libtorch take half a minute to compile.
+// Like consumer/train.cc, with a tensor of libtorch for the weights. Narrow headers: those of all
+// of libtorch take half a minute to compile.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
 #include <godwit/runtime/run.h>
