@@ -1,27 +1,28 @@
-#include <ATen/core/Generator.h>
-#include <torch/nn/module.h>
-#include <torch/optim/adamw.h>
+#include <torch/torch.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "godwit/ckpt/torch.h"
 
 namespace godwit::ckpt {
-
 namespace {
 
-void Fail(StateList* state, std::string message) {
-  if (state->error.ok()) state->error = InvalidArgumentError(std::move(message));
+[[noreturn]] void Refuse(const std::string& name, const std::string& why) {
+  LogError("cannot track '{}': {}", name, why);
+  fflush(nullptr);
+  _exit(78);
 }
 
-std::optional<DType> DTypeOf(const at::Tensor& t) {
-  switch (t.scalar_type()) {
+std::optional<DType> ToDType(at::ScalarType type) {
+  switch (type) {
     case at::kDouble:
       return DType::kF64;
     case at::kFloat:
@@ -47,137 +48,138 @@ std::optional<DType> DTypeOf(const at::Tensor& t) {
   }
 }
 
-void AddTensor(at::Tensor t, std::string name, Stability stability, StateList* state) {
-  if (!t.defined()) return;
-  if (!t.device().is_cpu()) {
-    return Fail(state, "tensor '" + name + "': device " + t.device().str() + ", allowed: cpu");
+void DescribeTensor(at::Tensor tensor, std::string name, Stability stability, StateList* state) {
+  if (!tensor.defined()) Refuse(name, "the tensor is undefined");
+  if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) {
+    Refuse(name, "the tensor is on " + tensor.device().str() + " with layout " +
+                     std::to_string(static_cast<int>(tensor.layout())) +
+                     ", allowed: dense on the CPU");
   }
-  if (t.layout() != at::kStrided) {
-    return Fail(state, "tensor '" + name + "': a sparse layout, allowed: strided");
+  const auto dtype = ToDType(tensor.scalar_type());
+  if (!dtype) {
+    Refuse(name, std::string("dtype ") + at::toString(tensor.scalar_type()) +
+                     ", allowed: f64, f32, bf16, f16, i64, i32, i16, i8, u8, bool");
   }
-  if (!t.is_contiguous()) {
-    const at::NoGradGuard no_grad;
-    t.set_data(t.contiguous());
-  }
+  if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
   TensorRef ref;
   ref.name = std::move(name);
-  ref.bytes = t.nbytes();
-  if (const std::optional<DType> dtype = DTypeOf(t)) {
-    ref.dtype = *dtype;
-    ref.shape.assign(t.sizes().begin(), t.sizes().end());
-  } else {  // complex, 8-bit floats and whatever comes: their bytes are kept
-    ref.dtype = DType::kU8;
-    ref.shape = {static_cast<int64_t>(ref.bytes)};
-  }
-  ref.data = t.mutable_data_ptr();
+  ref.dtype = *dtype;
+  ref.shape = tensor.sizes().vec();
+  ref.data = tensor.data_ptr();
+  ref.bytes = tensor.nbytes();
   ref.stability = stability;
-  // A tensor made in inference mode has no counter.
-  if (!t.is_inference()) ref.version = [t] { return static_cast<uint64_t>(t._version()); };
-  ref.data_now = [t] { return t.mutable_data_ptr(); };
-  ref.owner = std::make_shared<at::Tensor>(t);
+  ref.version = [tensor] { return static_cast<uint64_t>(tensor._version()); };
+  ref.data_now = [tensor] { return tensor.data_ptr(); };
+  ref.owner = std::make_shared<at::Tensor>(tensor);
   state->tensors.push_back(std::move(ref));
+}
+
+std::string Path(std::string_view name, std::string_view rest) {
+  return std::string(name) + "." + std::string(rest);
 }
 
 }  // namespace
 
 void GodwitDescribe(torch::nn::Module& module, std::string_view name, StateList* state) {
-  const std::string prefix = std::string(name) + ".";
-  for (auto& item : module.named_parameters()) {
-    AddTensor(item.value(), prefix + item.key(), Stability::kStable, state);
+  for (const auto& item : module.named_parameters()) {
+    DescribeTensor(item.value(), Path(name, item.key()), Stability::kStable, state);
   }
-  for (auto& item : module.named_buffers()) {
-    AddTensor(item.value(), prefix + item.key(), Stability::kVolatile, state);
-  }
-}
-
-void GodwitDescribe(std::map<std::string, at::Tensor>& tensors, std::string_view name,
-                    StateList* state) {
-  for (auto& [key, tensor] : tensors) {
-    AddTensor(tensor, std::string(name) + "." + key, Stability::kStable, state);
+  for (const auto& item : module.named_buffers()) {
+    DescribeTensor(item.value(), Path(name, item.key()), Stability::kVolatile, state);
   }
 }
 
 void GodwitDescribe(torch::optim::AdamW& optimizer, std::string_view name, StateList* state) {
-  using ParamState = torch::optim::AdamWParamState;
-  std::vector<ParamState*> params;
-  const auto& groups = optimizer.param_groups();
+  const auto moments = [](const at::Tensor& parameter) {
+    return torch::zeros_like(parameter, at::MemoryFormat::Contiguous);
+  };
+  std::vector<torch::optim::AdamWParamState*> states;
+  auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
-    const bool amsgrad =
-        static_cast<const torch::optim::AdamWOptions&>(groups[g].options()).amsgrad();
-    for (size_t i = 0; i < groups[g].params().size(); ++i) {
-      const at::Tensor& parameter = groups[g].params()[i];
-      auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
-      if (slot == nullptr) {  // as AdamW::step makes it
-        const auto zeros = [&] {
-          return torch::zeros_like(parameter, torch::MemoryFormat::Preserve);
-        };
-        auto fresh = std::make_unique<ParamState>();
-        fresh->step(0);
-        fresh->exp_avg(zeros());
-        fresh->exp_avg_sq(zeros());
-        if (amsgrad) fresh->max_exp_avg_sq(zeros());
-        slot = std::move(fresh);
+    const auto& options = static_cast<torch::optim::AdamWOptions&>(groups[g].options());
+    const auto& parameters = groups[g].params();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      auto& slot = optimizer.state()[parameters[i].unsafeGetTensorImpl()];
+      if (!slot) {
+        const torch::NoGradGuard no_grad;
+        auto made = std::make_unique<torch::optim::AdamWParamState>();
+        made->step(0);
+        made->exp_avg(moments(parameters[i]));
+        made->exp_avg_sq(moments(parameters[i]));
+        if (options.amsgrad()) made->max_exp_avg_sq(moments(parameters[i]));
+        slot = std::move(made);
       }
-      auto& moments = static_cast<ParamState&>(*slot);
-      params.push_back(&moments);
-      const std::string prefix =
-          std::string(name) + "." + std::to_string(g) + "." + std::to_string(i) + ".";
-      AddTensor(moments.exp_avg(), prefix + "exp_avg", Stability::kStable, state);
-      AddTensor(moments.exp_avg_sq(), prefix + "exp_avg_sq", Stability::kStable, state);
-      AddTensor(moments.max_exp_avg_sq(), prefix + "max_exp_avg_sq", Stability::kStable, state);
+      auto& s = static_cast<torch::optim::AdamWParamState&>(*slot);
+      states.push_back(&s);
+      const std::string path = Path(name, std::to_string(g) + "." + std::to_string(i));
+      DescribeTensor(s.exp_avg(), path + ".exp_avg", Stability::kStable, state);
+      DescribeTensor(s.exp_avg_sq(), path + ".exp_avg_sq", Stability::kStable, state);
+      if (options.amsgrad()) {
+        DescribeTensor(s.max_exp_avg_sq(), path + ".max_exp_avg_sq", Stability::kStable, state);
+      }
     }
   }
+  BlobRef blob;
+  blob.name = Path(name, "steps");
+  blob.max_bytes = 64 + 8 * (states.size() + groups.size());
+  blob.save = [states, &groups] {
+    ByteWriter w;
+    w.U32(static_cast<uint32_t>(states.size()));
+    for (const auto* s : states) w.I64(s->step());
+    w.U32(static_cast<uint32_t>(groups.size()));
+    for (auto& group : groups) w.F64(group.options().get_lr());
+    return w.Take();
+  };
+  blob.load = [states, &groups, text = blob.name](std::string_view bytes) -> Status {
+    ByteReader r(AsBytes(bytes), text);
+    const auto count = [&](const char* what, size_t here) {
+      const uint32_t saved = r.ReadU32();
+      if (r.ok() && saved != here) {
+        r.Fail(std::to_string(saved) + " " + what + ", the program's optimizer has " +
+               std::to_string(here));
+      }
+    };
+    count("parameters", states.size());
+    for (auto* s : states) s->step(r.ReadI64());
+    count("parameter groups", groups.size());
+    for (auto& group : groups) group.options().set_lr(r.ReadF64());
+    return r.Finish();
+  };
+  state->blobs.push_back(std::move(blob));
+}
 
-  BlobRef steps;
-  steps.name = std::string(name) + ".steps";
-  steps.max_bytes = 8 * params.size();
-  steps.save = [params] {
-    ByteWriter writer;
-    for (const ParamState* p : params) writer.I64(p->step());
-    return writer.Take();
-  };
-  steps.load = [params, blob = steps.name](std::string_view bytes) {
-    if (bytes.size() != 8 * params.size()) {
-      return FailedPreconditionError("'" + blob + "': " + std::to_string(bytes.size() / 8) +
-                                     " step counters in the checkpoint, the optimizer has " +
-                                     std::to_string(params.size()) + " parameters");
-    }
-    ByteReader reader(AsBytes(bytes), "step counters");
-    for (ParamState* p : params) p->step(reader.ReadI64());
-    return OkStatus();
-  };
-  state->blobs.push_back(std::move(steps));
+void GodwitDescribe(std::vector<std::pair<std::string, at::Tensor>>& tensors, std::string_view name,
+                    StateList* state) {
+  for (const auto& [key, tensor] : tensors) {
+    DescribeTensor(tensor, Path(name, key), Stability::kStable, state);
+  }
 }
 
 void GodwitDescribePerRank(at::Generator& generator, std::string_view name, StateList* state) {
-  if (!generator.defined() || !generator.device().is_cpu()) {
-    return Fail(state, "generator '" + std::string(name) + "': allowed: a defined one on the CPU");
-  }
   BlobRef blob;
   blob.name = std::string(name);
   blob.placement = Placement::kPerRank;
   blob.save = [generator] {
-    const std::scoped_lock lock(generator.mutex());
-    const at::Tensor bytes = generator.get_state().contiguous();
-    return std::string(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    const at::Tensor bytes = generator.get_state();
+    return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
   };
-  blob.load = [generator, text = blob.name](std::string_view bytes) mutable {
-    const at::Tensor copy =
-        at::empty({static_cast<int64_t>(bytes.size())}, at::TensorOptions(at::kByte));
-    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(copy.mutable_data_ptr()));
+  blob.load = [generator, text = blob.name](std::string_view bytes) mutable -> Status {
+    const at::Tensor tensor = torch::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+    std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
     try {
-      const std::scoped_lock lock(generator.mutex());
-      generator.set_state(copy);
-    } catch (const c10::Error& error) {
-      return FailedPreconditionError("'" + text + "': the generator refuses its saved state: " +
-                                     error.what_without_backtrace());
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(tensor);
+    } catch (const std::exception& e) {
+      return DataLossError("'" + text + "': " + e.what());
     }
     return OkStatus();
   };
-  blob.derive = [generator, seed = generator.current_seed()](uint64_t step, uint32_t rank,
-                                                             uint32_t world_size) mutable {
-    const std::scoped_lock lock(generator.mutex());
-    generator.set_current_seed(Mix64(Mix64(seed ^ step) ^ (uint64_t{world_size} << 32 | rank)));
+  blob.derive = [generator](uint64_t step, uint32_t rank, uint32_t world_size) mutable {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    const uint64_t seed = generator.current_seed();
+    generator.set_current_seed(
+        Mix64(seed ^ Mix64(step ^ Mix64((uint64_t{rank} << 32) | world_size))));
   };
   state->blobs.push_back(std::move(blob));
 }

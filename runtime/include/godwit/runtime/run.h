@@ -1,16 +1,34 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
-#include "ckpt/include/godwit/ckpt/state.h"
+#include "godwit/ckpt/state.h"
+
+namespace godwit::ckpt {
+
+// A plain array of floats as one stable tensor. Its size stays.
+inline void GodwitDescribe(std::vector<float>& values, std::string_view name, StateList* state) {
+  TensorRef tensor;
+  tensor.name = std::string(name);
+  tensor.shape = {static_cast<int64_t>(values.size())};
+  tensor.data = values.data();
+  tensor.bytes = values.size() * sizeof(float);
+  tensor.data_now = [&values] { return static_cast<void*>(values.data()); };
+  state->tensors.push_back(std::move(tensor));
+}
+
+}  // namespace godwit::ckpt
 
 namespace godwit {
 
@@ -19,10 +37,11 @@ class Collective;
 class Run;
 
 struct RunOptions {
-  std::string dir;                 // of checkpoints; relative to the working directory. Empty: none
-  uint64_t steps = 0;              // optimizer updates in all; the same on every rank
-  uint64_t snapshot_every = 10;    // steps between snapshots in memory; 0: only on a notice
-  uint64_t persist_every = 100;    // steps between saves to storage; 0: only on a notice and at the end
+  std::string dir;               // of checkpoints; relative to the working directory. Empty: none
+  uint64_t steps = 0;            // optimizer updates in all; the same on every rank
+  uint64_t snapshot_every = 10;  // steps between snapshots in memory; 0: only on a notice
+  uint64_t persist_every =
+      100;  // steps between saves to storage; 0: only on a notice and at the end
   std::vector<uint32_t> world_sizes;  // legal ones; empty: any
   double fence_budget_s = 10;
   bool verify_boundary = false;
@@ -31,22 +50,22 @@ struct RunOptions {
 // What Restore found.
 struct Restored {
   bool fresh = true;
-  uint64_t step = 0;               // updates done in the restored state
-  std::string reason;              // for people: from where, and why
+  uint64_t step = 0;   // updates done in the restored state
+  std::string reason;  // for people: from where, and why
 };
 
 // One optimizer update.
 class Step {
  public:
-  uint64_t index() const { return index_; }          // 0-based; index() updates were done before it
+  uint64_t index() const { return index_; }  // 0-based; index() updates were done before it
   bool Every(uint64_t n) const { return (index_ + 1) % n == 0; }
 
   // This rank's share of the step's global batch, in micro-batches of at most the sampler's
   // micro size. A rank may get none.
   class MicroBatch {
    public:
-    std::span<const uint64_t> ids() const { return ids_; }   // global sample indices
-    double weight() const { return weight_; }                // samples here / global batch
+    std::span<const uint64_t> ids() const { return ids_; }  // global sample indices
+    double weight() const { return weight_; }               // samples here / global batch
    private:
     friend class Step;
     friend class Sampler;
@@ -55,13 +74,14 @@ class Step {
   };
   std::span<const MicroBatch> Micro(Sampler& sampler);
 
-  // Sums `values` (float, in place) over all ranks. Blocks; on failure of a peer it waits, bounded,
-  // for the launcher to restart or end this process, then exits: it never returns wrong sums.
+  // Sums buffers (floats, in place) over all ranks, buffers[i] of counts[i] values. Blocks; on
+  // failure of a peer it waits, bounded, for the launcher to restart or end this process, then
+  // exits (1): it never returns wrong sums.
   void AllReduceSum(std::span<float* const> buffers, std::span<const size_t> counts);
   void AllReduceSum(float* values, size_t count);
 
-  // The only place where tracked stable state may change: waits for the snapshot under way (the
-  // fence), then calls `update`.
+  // The only place where tracked stable state may change, once in each step: waits for the snapshot
+  // under way (the fence), then calls `update`.
   template <typename F>
   void Update(F&& update) {
     BeginUpdate();
@@ -96,13 +116,14 @@ class Run {
   uint32_t rank() const;
   uint32_t world_size() const;
   uint32_t local_rank() const;
-  uint64_t epoch() const;            // of the membership
-  uint64_t term() const;             // of the writer, at this worker's start
-  const std::string& dir() const;    // absolute; empty: none
+  uint64_t epoch() const;          // of the membership
+  uint64_t term() const;           // of the writer, at this worker's start
+  const std::string& dir() const;  // absolute; empty: none
 
-  // Registers state, before Restore. Tensors and blobs come through adaptors: anything for which
-  // `void GodwitDescribe(T&, std::string_view name, ckpt::StateList*)` is found by ADL. The torch
-  // adaptors (runtime/torch) give modules, optimizers, tensor maps and generators.
+  // Registers state, before Restore; objects stay where they are while the run lives. Tensors and
+  // blobs come through adaptors: anything for which `void GodwitDescribe(T&, std::string_view name,
+  // ckpt::StateList*)` is found by ADL. The torch adaptors (runtime/torch) give modules,
+  // optimizers, tensor maps and generators.
   template <typename T>
   Run& Track(std::string_view name, T& object) {
     GodwitDescribe(object, name, &state());
@@ -110,7 +131,33 @@ class Run {
   }
   // Trivially copyable values and std::string as blobs.
   template <typename T>
-  Run& TrackVolatile(std::string_view name, T& value);
+  Run& TrackVolatile(std::string_view name, T& value) {
+    ckpt::BlobRef blob;
+    blob.name = std::string(name);
+    if constexpr (std::is_same_v<T, std::string>) {
+      blob.save = [&value] { return value; };
+      blob.load = [&value](std::string_view bytes) {
+        value = std::string(bytes);
+        return OkStatus();
+      };
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>, "track it through an adaptor, or as a blob");
+      blob.max_bytes = sizeof(T);
+      blob.save = [&value] {
+        return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
+      };
+      blob.load = [&value, text = blob.name](std::string_view bytes) {
+        if (bytes.size() != sizeof(T)) {
+          return FailedPreconditionError("'" + text + "': " + std::to_string(bytes.size()) +
+                                         " bytes in the checkpoint, the program's value has " +
+                                         std::to_string(sizeof(T)));
+        }
+        std::memcpy(static_cast<void*>(&value), bytes.data(), sizeof(T));
+        return OkStatus();
+      };
+    }
+    return TrackBlob(std::move(blob));
+  }
   Run& TrackBlob(ckpt::BlobRef blob);
   Run& TrackTensor(ckpt::TensorRef tensor);
   // Per-rank: at another world size derived from (step, rank, world size).
@@ -120,24 +167,33 @@ class Run {
     return *this;
   }
 
-  // Restores all tracked state: blocks until the master decides from where (bounded), or solo from
-  // the directory. Prints one line and exits 78 on failure: never a silent fresh start.
+  // A program's own collective, before Restore, instead of the one that Restore would connect.
+  void UseCollective(std::unique_ptr<Collective> collective);
+
+  // Restores all tracked state, once: blocks until the master decides from where (bounded), or solo
+  // from the directory; connects the collective; reserves memory for snapshots. Prints one line and
+  // exits 78 on failure: never a silent fresh start. Told to leave meanwhile, it exits 75
+  // (TryRestore: CANCELLED).
   Restored Restore();
   Result<Restored> TryRestore();
 
   // The step loop: iterates until all steps are done or the run must leave. Entering a step is the
-  // gate. A boundary without a notice: no system call, no allocation, no lock.
+  // gate. A boundary without a notice: no system call, no allocation, no lock. After the last step
+  // it stages the final snapshot and, in a job, waits until that is committed. Once per run, after
+  // Restore.
   class StepRange;
   StepRange Steps();
 
-  // A bounded piece of work between steps (evaluation). `tick()` is true while it may go on; it is
-  // dropped on a notice.
+  // A bounded piece of work inside a step, after its Update (evaluation). `tick()` is true while it
+  // may go on, false once there is a notice: then the body returns soon. Not begun when there is
+  // one already. It must use no collective, or all ranks would have to see the notice at the same
+  // tick.
   void Phase(std::string_view name, const std::function<void(const std::function<bool()>&)>& body);
 
-  bool done() const;                 // all steps are done, as opposed to leaving
+  bool done() const;  // all steps are done, as opposed to leaving
   bool leaving() const;
-  // 0 done; 75 parked on a notice; 1 a snapshot or save failed in a way the user must know. Waits
-  // for saves under way (the last one of a solo run is made here), bounded.
+  // 0 done; 75 parked on a notice; 1 a snapshot or save failed in a way the user must know, or the
+  // loop was left early. Waits for saves under way (of a solo run), at most 10 minutes.
   int ExitCode();
 
   Collective& collective();
@@ -148,7 +204,7 @@ class Run {
   friend class StepRange;
   struct Impl;
   explicit Run(std::unique_ptr<Impl> impl);
-  Step* Next();                      // nullptr: the loop ends
+  Step* Next();  // nullptr: the loop ends
   std::unique_ptr<Impl> impl_;
 };
 
