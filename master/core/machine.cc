@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 
@@ -120,7 +121,11 @@ bool Machine::AllFinished() const {
 // ---- phases ----
 
 void Machine::Enter(Phase to, std::string why) {
-  GODWIT_CHECK(IsTransition(s_.phase, to));
+  if (!IsTransition(s_.phase, to)) {
+    internal::CheckFailed(__FILE__, __LINE__,
+                          fmt::format("no transition {} -> {}: {}", PhaseName(s_.phase),
+                                      PhaseName(to), why));
+  }
   Say(fmt::format("{} -> {}: {}", PhaseName(s_.phase), PhaseName(to), why));
   s_.phase = to;
   Disarm(TimerId::kPhase);
@@ -152,7 +157,10 @@ void Machine::Enter(Phase to, std::string why) {
       r.at_gate.reset();
     }
   }
-  if (to == kStaging) s_.stage_ordered_at = now_;
+  if (to == kStaging) {
+    s_.stage_ordered_at = now_;
+    SnapshotsChanged();  // what is in the way of S goes
+  }
   for (uint32_t n = 0; n < s_.nodes.size(); ++n) SendPhaseOrders(n);
 }
 
@@ -273,14 +281,29 @@ void Machine::Settle() {
 }
 
 void Machine::StepWaiting() {
-  if (s_.durable.outcome) return Enter(kLeaving, "the outcome is known: " + s_.durable.outcome->reason);
+  if (s_.durable.outcome) {
+    // What was said of it may have died with the last master.
+    for (const NoticeRecord& record : s_.durable.notices) {
+      decision_.actions.push_back(ReportReleased{record.id, true});
+      decision_.actions.push_back(ReportNotice{record});
+    }
+    return Enter(kLeaving, "the outcome is known: " + s_.durable.outcome->reason);
+  }
   if (s_.durable.epoch == 0 && s_.durable.notice) {
     return LeaveOnNotice("no worker had been started");
   }
   if (!AllAttached()) return;
-  if (s_.ranks.empty() && !DealRanks()) return;
-  if (s_.durable.epoch == 0) return BeginNextEpoch("all agents are there");
-  Adopt();
+  if (!DealRanks()) return;
+  if (s_.durable.epoch == 0) {
+    BeginNextEpoch("all agents are there");
+  } else {
+    Adopt();
+  }
+  const std::vector<Event> early = std::move(s_.early);
+  s_.early.clear();
+  for (const Event& event : early) {
+    std::visit([this](const auto& e) { On(e); }, event);
+  }
 }
 
 void Machine::StepStarting() {

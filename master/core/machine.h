@@ -87,6 +87,8 @@ class Machine {
 
   // ---- machine_epoch.cc ----
   bool DealRanks();
+  // Keeps a report for when ranks are dealt; true if it was kept.
+  bool KeepEarly(const Event& event);
   void ApplyReports(uint32_t node, const std::vector<SlotReport>& reports);
   void Adopt();
   void BeginNextEpoch(std::string why);

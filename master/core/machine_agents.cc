@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <utility>
+#include <variant>
 
 #include "master/core/machine.h"
 
@@ -46,12 +47,20 @@ void Machine::On(const AgentAttached& e) {
   }
   ApplyReports(e.node, e.slot_reports);
   if (s_.phase == kWaiting) return;
+  // It never heard of this epoch, and will not: it has none of its workers.
+  if (ExitExpected() && n.reported_epoch < s_.durable.epoch) n.gone = true;
   // It may have missed what was freed meanwhile.
   if (s_.freed_epoch > 0) Send(e.node, FreeSnapshotsOrder{s_.freed_below, s_.freed_epoch, {}});
   SnapshotsChanged();
   if (s_.durable.gates_opened && s_.term > 0 && s_.durable.resume) Send(e.node, MakeResume());
   SendPhaseOrders(e.node);
   for (const SaveInFlight& save : s_.saves) SendPersist(e.node, save);
+}
+
+bool Machine::KeepEarly(const Event& event) {
+  if (!s_.ranks.empty() || s_.phase != kWaiting) return false;
+  if (s_.early.size() < kMaxEarly) s_.early.push_back(event);
+  return true;
 }
 
 void Machine::ApplyReports(uint32_t node, const std::vector<SlotReport>& reports) {
@@ -98,6 +107,15 @@ void Machine::On(const AgentDetached& e) {
   NodeInfo& n = s_.nodes[e.node];
   n.attached = false;
   n.last_heard = now_;
+  // Its next Hello says all of this again.
+  std::erase_if(s_.early, [&](const Event& event) {
+    return std::visit(
+        [&](const auto& early) {
+          if constexpr (requires { early.node; }) return early.node == e.node;
+          return false;
+        },
+        event);
+  });
   for (RankInfo& r : s_.ranks) {
     if (r.node == e.node) r.replies_due = 0;
   }
@@ -114,9 +132,11 @@ void Machine::On(const Heartbeat& e) {
     s_.measured.longest_step = std::max({s_.measured.longest_step, p.step_longest, p.in_step});
     s_.measured.snapshot_bytes = std::max(s_.measured.snapshot_bytes, p.snapshot_bytes);
   }
+  SnapshotsChanged();
 }
 
 void Machine::On(const WorkerStarted& e) {
+  if (KeepEarly(e)) return;
   if (RankInfo* r = Mine(e.node, e.epoch, e.rank)) {
     r->started = true;
     r->missing_since.reset();
@@ -125,6 +145,7 @@ void Machine::On(const WorkerStarted& e) {
 }
 
 void Machine::On(const WorkerClaimed& e) {
+  if (KeepEarly(e)) return;
   if (RankInfo* r = Mine(e.node, e.epoch, e.rank)) {
     r->started = true;
     r->claim = e.claim;
@@ -132,6 +153,7 @@ void Machine::On(const WorkerClaimed& e) {
 }
 
 void Machine::On(const WorkerExited& e) {
+  if (KeepEarly(e)) return;
   RankInfo* r = Mine(e.node, e.epoch, e.rank);
   if (r == nullptr || r->exited) return;
   r->exited = true;
@@ -162,6 +184,7 @@ void Machine::On(const WorkerExited& e) {
 }
 
 void Machine::On(const GateReplied& e) {
+  if (KeepEarly(e)) return;
   RankInfo* r = Mine(e.node, e.epoch, e.rank);
   if (r == nullptr) return;
   Entered(*r, e.gate.entered);
@@ -170,6 +193,7 @@ void Machine::On(const GateReplied& e) {
 }
 
 void Machine::On(const WorkerAtGate& e) {
+  if (KeepEarly(e)) return;
   RankInfo* r = Mine(e.node, e.epoch, e.rank);
   if (r == nullptr) return;
   r->at_gate = e.step;
@@ -177,6 +201,7 @@ void Machine::On(const WorkerAtGate& e) {
 }
 
 void Machine::On(const SnapshotWhole& e) {
+  if (KeepEarly(e)) return;
   if (e.rank >= s_.ranks.size() || s_.ranks[e.rank].node != e.node) return;
   const Snapshot& snapshot = e.snapshot;
   if (snapshot.epoch == 0 || snapshot.epoch > s_.durable.epoch ||
@@ -184,17 +209,24 @@ void Machine::On(const SnapshotWhole& e) {
       SnapshotName{snapshot.epoch, snapshot.step} < SnapshotName{s_.freed_epoch, s_.freed_below}) {
     return;
   }
+  // Late news of one that was dropped meanwhile.
+  const SnapshotName name{snapshot.epoch, snapshot.step};
+  if (std::find(s_.dropped.begin(), s_.dropped.end(), name) != s_.dropped.end()) {
+    return Send(e.node, FreeSnapshotsOrder{s_.freed_below, s_.freed_epoch, {name}});
+  }
   RankInfo& r = s_.ranks[e.rank];
   for (const WholeSnapshot& s : r.snapshots) {
     if (s.epoch == snapshot.epoch && s.step == snapshot.step) return;
   }
   if (r.snapshots.size() == kMaxSnapshotsPerRank) r.snapshots.erase(r.snapshots.begin());
   r.snapshots.push_back({snapshot.epoch, snapshot.step, snapshot.bytes, true});
+  if (snapshot.epoch == s_.durable.epoch) Entered(r, snapshot.step);
   s_.measured.snapshot_bytes = std::max(s_.measured.snapshot_bytes, snapshot.bytes);
   SnapshotsChanged();
 }
 
 void Machine::On(const WorkerFinished& e) {
+  if (KeepEarly(e)) return;
   RankInfo* r = Mine(e.node, e.epoch, e.rank);
   if (r == nullptr) return;
   r->finished = e.step;
@@ -202,12 +234,16 @@ void Machine::On(const WorkerFinished& e) {
 }
 
 void Machine::On(const KeeperLost& e) {
+  if (KeepEarly(e)) return;
   if (e.node >= s_.nodes.size() || s_.ranks.empty()) return;
-  bool first = true;
+  // Without a worker of this epoch it was an earlier keeper: the loss is known, or costs nothing.
+  bool first = std::any_of(s_.ranks.begin(), s_.ranks.end(), [&](const RankInfo& r) {
+    return r.node == e.node && r.started && !r.exited;
+  });
   for (uint32_t i = 0; i < s_.ranks.size(); ++i) {
     RankInfo& r = s_.ranks[i];
     if (r.node != e.node) continue;
-    r.exited = true;
+    r.exited |= r.started;
     r.missing_since.reset();
     for (WholeSnapshot& s : r.snapshots) s.restorable = false;
     if (!first) continue;
@@ -220,7 +256,7 @@ void Machine::On(const KeeperLost& e) {
                                  NodeName(e.node), e.message.empty() ? "" : ": ", e.message);
     Failure(std::move(record), false);
   }
-  s_.nodes[e.node].gone = true;
+  if (ExitExpected()) s_.nodes[e.node].gone = true;
 }
 
 void Machine::On(const WorkersGone& e) {

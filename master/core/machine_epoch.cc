@@ -65,6 +65,7 @@ bool Machine::DealRanks() {
     }
     ApplyReports(n, s_.nodes[n].reports);
     s_.nodes[n].reports.clear();
+    s_.nodes[n].gone = s_.durable.restarting && s_.nodes[n].reported_epoch < s_.durable.epoch;
   }
   return true;
 }

@@ -210,8 +210,8 @@ void Machine::NoteReleasedGpu() {
 
 void Machine::RecordNotices(std::string note) {
   Durable& d = s_.durable;
-  NoteReleasedGpu();
-  const Notice& notice = *d.notice;
+  if (AllGone()) NoteReleasedGpu();
+  const Notice notice = *d.notice;
   std::string message = notice.message;
   if (!note.empty()) message += (message.empty() ? "" : "; ") + note;
   const uint64_t safe = CommittedStep();
@@ -240,6 +240,7 @@ void Machine::RecordNotices(std::string note) {
     d.notices.push_back(std::move(record));
     if (d.notices.size() > kMaxRecords) d.notices.erase(d.notices.begin());
   }
+  d.notice.reset();
 }
 
 void Machine::LeaveOnNotice(std::string note) {
@@ -247,7 +248,7 @@ void Machine::LeaveOnNotice(std::string note) {
   // Only one that was thought safe is worth 75.
   const bool lost = s_.max_entered > CommittedStep();
   const bool stop = d.notice->stop();
-  const NoticePart& part = d.notice->parts.front();
+  const NoticePart part = d.notice->parts.front();
   std::string reason = fmt::format("{}{}{}", part.reason.empty() ? "notice" : part.reason,
                                    part.preemptor.empty() ? "" : ", for ", part.preemptor);
   RecordNotices(std::move(note));

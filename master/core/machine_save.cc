@@ -246,6 +246,10 @@ void Machine::SnapshotsChanged() {
       return std::find(drop.begin(), drop.end(), SnapshotName{s.epoch, s.step}) != drop.end();
     });
   }
+  for (const SnapshotName& name : drop) {
+    if (s_.dropped.size() == kMaxRecords) s_.dropped.erase(s_.dropped.begin());
+    s_.dropped.push_back(name);
+  }
   if (freed || !drop.empty()) {
     SendAll(FreeSnapshotsOrder{floor.step, floor.epoch, std::move(drop)});
   }
@@ -262,6 +266,8 @@ bool Machine::IsHopeless(const SnapshotName& name) const {
   for (const SaveInFlight& save : s_.saves) {
     if (SnapshotName{save.snapshot_epoch, save.save.step} == name && SaveReads(save)) return false;
   }
+  // Only what lies behind some rank: it can't become S, for which ranks wait to have room.
+  if (name.epoch == s_.durable.epoch && name.step >= s_.max_entered) return false;
   const bool staging_other = s_.phase == kStaging && name.step != s_.agreed_step;
   for (const RankInfo& r : s_.ranks) {
     bool has = false, newer = false;

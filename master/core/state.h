@@ -203,6 +203,7 @@ struct State {
   std::vector<NodeInfo> nodes;
   std::vector<RankInfo> ranks;     // empty until all nodes have attached once
   std::vector<SaveInFlight> saves; // at most kMaxSaves, oldest first
+  std::vector<Event> early;        // reports that came before ranks were dealt, at most kMaxEarly
   uint64_t term = 0;               // held by this process; 0 until TermStatus::kHeld
   TermStatus term_status = TermStatus::kNone;
   std::optional<MonotonicTime> storage_since;  // first failed try
@@ -217,6 +218,7 @@ struct State {
   bool exit_ordered = false;       // kFinishing: ParkWorkers was sent
   uint64_t freed_below = 0;        // FreeSnapshots said so far in this epoch
   uint64_t freed_epoch = 0;
+  std::vector<SnapshotName> dropped;  // said so far, newest last, at most kMaxRecords
   std::string fail_reason;         // kFailing
   bool fail_retryable = false;
   int fail_exit_code = 1;
@@ -225,6 +227,7 @@ struct State {
   uint64_t max_entered = 0;        // of this epoch
 };
 inline constexpr size_t kMaxSaves = 2;
+inline constexpr size_t kMaxEarly = 4096;
 
 // A master that starts: with the journal's newest record, or with none.
 State InitialState(const Config& config, const Durable& durable, MonotonicTime now);
