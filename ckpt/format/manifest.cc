@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::string_view kMagic("GWCOMMIT", 8);
 constexpr uint64_t kHeadBytes = 8 + 4 + 8 + 8 + 4 + 4;
-constexpr uint64_t kDigestBytes = 16;
 
 }  // namespace
 
@@ -64,7 +63,7 @@ Result<Manifest> MakeManifest(const SaveId& save, const std::vector<std::string>
     if (!first) first = &*by_rank[tail.rank];
   }
   ByteWriter out;
-  out.Reserve(kHeadBytes + tails.size() * kPackTailBytes + kDigestBytes);
+  out.Reserve(kHeadBytes + tails.size() * kPackTailBytes + kSealBytes);
   out.Bytes(kMagic);
   out.U32(kFormatVersion);
   out.U64(save.term);
@@ -75,27 +74,22 @@ Result<Manifest> MakeManifest(const SaveId& save, const std::vector<std::string>
     manifest.tails.push_back(*by_rank[rank]);
     out.Bytes(*encoded[rank]);
   }
-  const Digest128 digest = DigestOf(out.bytes());
-  out.U64(digest.hi);
-  out.U64(digest.lo);
+  Seal(out);
   manifest.encoded = out.Take();
   manifest.digest = DigestOf(AsBytes(manifest.encoded));
   return manifest;
 }
 
 Result<Manifest> ParseManifest(ByteSpan bytes, std::string_view what) {
-  if (bytes.size() < kHeadBytes + kDigestBytes || AsString(bytes.first(8)) != kMagic) {
-    return DataLossError(fmt::format("{}: {} bytes that are no manifest", what, bytes.size()));
-  }
-  ByteReader in(bytes.subspan(8), what);
-  GODWIT_RETURN_IF_ERROR(CheckVersion(what, in.ReadU32()));
+  GODWIT_RETURN_IF_ERROR(CheckSealed(bytes, kMagic, what));
+  ByteReader in(bytes.first(bytes.size() - kSealBytes).subspan(12), what);
   SaveId save;
   save.term = in.ReadU64();
   save.step = in.ReadU64();
   save.attempt = in.ReadU32();
   const uint32_t world_size = in.ReadU32();
   if (world_size == 0 || world_size > kMaxWorldSize ||
-      bytes.size() != kHeadBytes + world_size * kPackTailBytes + kDigestBytes) {
+      bytes.size() != kHeadBytes + world_size * kPackTailBytes + kSealBytes) {
     return DataLossError(
         fmt::format("{}: world_size {} with {} bytes, allowed are 1 to {} ranks "
                     "with {} bytes each",
@@ -105,13 +99,7 @@ Result<Manifest> ParseManifest(ByteSpan bytes, std::string_view what) {
   for (uint32_t i = 0; i < world_size; ++i) {
     tails.emplace_back(AsString(in.ReadBytes(kPackTailBytes)));
   }
-  const Digest128 said{in.ReadU64(), in.ReadU64()};
   GODWIT_RETURN_IF_ERROR(in.Finish());
-  if (said != DigestOf(bytes.first(bytes.size() - kDigestBytes))) {
-    return DataLossError(fmt::format("{}: damaged: digest {}, it says {}", what,
-                                     DigestOf(bytes.first(bytes.size() - kDigestBytes)).ToHex(),
-                                     said.ToHex()));
-  }
   auto manifest = MakeManifest(save, tails);
   if (!manifest.ok()) return manifest.status().Annotate(what);
   // One spelling: the same tails in another order are not what a writer made.

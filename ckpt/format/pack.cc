@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::string_view kHeaderMagic("GWPACK\0\n", 8);
 constexpr std::string_view kTailMagic("GWTAIL\0\n", 8);
-constexpr uint64_t kDigestBytes = 16;
 
 void WriteDigest(const Digest128& d, ByteWriter& out) {
   out.U64(d.hi);
@@ -39,33 +38,20 @@ SaveId ReadSave(ByteReader& in) {
   return save;
 }
 
-// Ends a structure of fixed size: zeros up to the digest of all before it.
-std::string Seal(ByteWriter out, uint64_t bytes) {
-  out.Zeros(bytes - kDigestBytes - out.size());
-  WriteDigest(DigestOf(out.bytes()), out);
+// Ends a structure of fixed size.
+std::string SealAt(ByteWriter out, uint64_t bytes) {
+  out.Zeros(bytes - kSealBytes - out.size());
+  Seal(out);
   return out.Take();
 }
 
-// Magic, version and closing digest of such a structure.
-Status Open(ByteSpan bytes, uint64_t size, std::string_view magic, std::string_view what,
-            std::string_view part) {
+Status CheckFixed(ByteSpan bytes, uint64_t size, std::string_view magic, std::string_view what,
+                  std::string_view part) {
   if (bytes.size() != size) {
     return DataLossError(
         fmt::format("{}: {} has {} bytes, allowed are {}", what, part, bytes.size(), size));
   }
-  if (AsString(bytes.first(8)) != magic) {
-    return DataLossError(fmt::format("{}: no {} (magic differs)", what, part));
-  }
-  ByteReader in(bytes.subspan(8), what);
-  GODWIT_RETURN_IF_ERROR(CheckVersion(fmt::format("{}: {}", what, part), in.ReadU32()));
-  ByteReader end(bytes.subspan(size - kDigestBytes), what);
-  const Digest128 said = ReadDigest(end);
-  const Digest128 is = DigestOf(bytes.first(size - kDigestBytes));
-  if (said != is) {
-    return DataLossError(fmt::format("{}: {} is damaged: digest {}, it says {}", what, part,
-                                     is.ToHex(), said.ToHex()));
-  }
-  return OkStatus();
+  return CheckSealed(bytes, magic, fmt::format("{}: {}", what, part));
 }
 
 Status CheckRank(uint32_t rank, uint32_t world_size, std::string_view what) {
@@ -85,11 +71,11 @@ std::string EncodePackHeader(const PackHeader& header) {
   WriteSave(header.save, out);
   out.U32(header.rank);
   out.U32(header.world_size);
-  return Seal(std::move(out), kPackHeaderBytes);
+  return SealAt(std::move(out), kPackHeaderBytes);
 }
 
 Result<PackHeader> ParsePackHeader(ByteSpan bytes, std::string_view what) {
-  GODWIT_RETURN_IF_ERROR(Open(bytes, kPackHeaderBytes, kHeaderMagic, what, "header"));
+  GODWIT_RETURN_IF_ERROR(CheckFixed(bytes, kPackHeaderBytes, kHeaderMagic, what, "header"));
   ByteReader in(bytes.subspan(12), what);
   PackHeader header;
   header.save = ReadSave(in);
@@ -132,11 +118,11 @@ std::string EncodePackTail(const PackTail& tail) {
   WriteDigest(tail.index_digest, out);
   out.U64(tail.raw_bytes);
   out.U64(tail.file_bytes);
-  return Seal(std::move(out), kPackTailBytes);
+  return SealAt(std::move(out), kPackTailBytes);
 }
 
 Result<PackTail> ParsePackTail(ByteSpan bytes, std::string_view what) {
-  GODWIT_RETURN_IF_ERROR(Open(bytes, kPackTailBytes, kTailMagic, what, "tail"));
+  GODWIT_RETURN_IF_ERROR(CheckFixed(bytes, kPackTailBytes, kTailMagic, what, "tail"));
   ByteReader in(bytes.subspan(12), what);
   PackTail tail;
   tail.save = ReadSave(in);

@@ -9,7 +9,6 @@ namespace godwit::ckpt {
 namespace {
 
 constexpr std::string_view kMagic("GWTERM\0\n", 8);
-constexpr uint64_t kDigestBytes = 16;
 constexpr size_t kMaxTextBytes = 256;
 
 }  // namespace
@@ -40,25 +39,17 @@ std::string EncodeTerm(const TermRecord& record) {
   out.I64(record.pid);
   out.String(std::string_view(record.host).substr(0, kMaxTextBytes));
   out.String(std::string_view(record.job_id).substr(0, kMaxTextBytes));
-  const Digest128 digest = DigestOf(out.bytes());
-  out.U64(digest.hi);
-  out.U64(digest.lo);
+  Seal(out);
   return out.Take();
 }
 
 Result<TermRecord> ParseTerm(ByteSpan bytes, std::string_view what) {
-  if (bytes.size() < 12 + kDigestBytes || bytes.size() > kMaxTermBytes ||
-      AsString(bytes.first(8)) != kMagic) {
-    return DataLossError(fmt::format("{}: {} bytes that are no term", what, bytes.size()));
+  if (bytes.size() > kMaxTermBytes) {
+    return DataLossError(
+        fmt::format("{}: {} bytes, allowed are {}", what, bytes.size(), kMaxTermBytes));
   }
-  ByteReader in(bytes.first(bytes.size() - kDigestBytes).subspan(8), what);
-  GODWIT_RETURN_IF_ERROR(CheckVersion(what, in.ReadU32()));
-  ByteReader end(bytes.last(kDigestBytes), what);
-  const uint64_t hi = end.ReadU64();
-  const uint64_t lo = end.ReadU64();
-  if (Digest128{hi, lo} != DigestOf(bytes.first(bytes.size() - kDigestBytes))) {
-    return DataLossError(fmt::format("{}: damaged: its digest differs", what));
-  }
+  GODWIT_RETURN_IF_ERROR(CheckSealed(bytes, kMagic, what));
+  ByteReader in(bytes.first(bytes.size() - kSealBytes).subspan(12), what);
   TermRecord record;
   record.term = in.ReadU64();
   record.parent.term = in.ReadU64();

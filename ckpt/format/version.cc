@@ -27,4 +27,35 @@ Status CheckFormatFile(std::string_view path, std::string_view bytes) {
       bytes.size(), kFormatVersion));
 }
 
+void Seal(ByteWriter& out) {
+  const Digest128 digest = DigestOf(out.bytes());
+  out.U64(digest.hi);
+  out.U64(digest.lo);
+}
+
+Status CheckSealed(ByteSpan bytes, std::string_view magic, std::string_view what) {
+  constexpr uint64_t kVersionEnd = 12;
+  if (bytes.size() < kVersionEnd + kSealBytes || AsString(bytes.first(8)) != magic) {
+    return DataLossError(
+        fmt::format("{}: {} bytes that don't begin with its magic", what, bytes.size()));
+  }
+  ByteReader version_in(bytes.subspan(8, 4), what);
+  const uint32_t version = version_in.ReadU32();
+  ByteReader seal(bytes.last(kSealBytes), what);
+  const uint64_t hi = seal.ReadU64();
+  const uint64_t lo = seal.ReadU64();
+  // As if the version were ours.
+  ByteWriter head;
+  head.Bytes(magic);
+  head.U32(kFormatVersion);
+  DigestBuilder digest;
+  digest.Update(head.bytes());
+  digest.Update(bytes.subspan(kVersionEnd, bytes.size() - kVersionEnd - kSealBytes));
+  const bool sealed = digest.Digest() == Digest128{hi, lo};
+  if (version != kFormatVersion && !sealed) return CheckVersion(what, version);
+  if (version == kFormatVersion && sealed) return OkStatus();
+  return DataLossError(fmt::format("{} is damaged: digest {}, it says {}; version {}", what,
+                                   digest.Digest().ToHex(), Digest128{hi, lo}.ToHex(), version));
+}
+
 }  // namespace godwit::ckpt

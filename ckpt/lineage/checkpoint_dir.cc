@@ -20,8 +20,7 @@ namespace {
 constexpr uint64_t kMaxTerm = 1'000'000'000'000'000;
 // Files vanish under a reader when a writer retains; then it starts over, this often.
 constexpr int kReaderTries = 5;
-// Starts of a writer that had to take another term, because the old one committed meanwhile.
-constexpr int kTermTries = 16;
+constexpr std::string_view kClaimSuffix = ".claim";
 
 std::string FormatPath(const std::string& dir) { return JoinPath(dir, "FORMAT"); }
 std::string TermsDir(const std::string& dir) { return JoinPath(dir, "terms"); }
@@ -69,11 +68,14 @@ Result<std::set<SaveId>> ScanSaves(FileSystem& fs, const std::string& dir) {
   return saves;
 }
 
-Result<uint64_t> NewestTerm(FileSystem& fs, const std::string& dir) {
+// The newest number that some writer has taken, whether its record is there yet or not.
+Result<uint64_t> NewestClaim(FileSystem& fs, const std::string& dir) {
   GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(TermsDir(dir)));
   uint64_t newest = 0;
   for (const DirEntry& e : entries) {
-    if (auto term = ParseTermName(e.name); term.ok()) newest = std::max(newest, *term);
+    std::string_view name = e.name;
+    if (name.ends_with(kClaimSuffix)) name.remove_suffix(kClaimSuffix.size());
+    if (auto term = ParseTermName(name); term.ok()) newest = std::max(newest, *term);
   }
   if (newest > kMaxTerm) {
     return DataLossError(
@@ -206,12 +208,12 @@ Commit CommitOf(const Manifest& manifest) {
 }
 
 // ABORTED: start over.
-Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan, uint64_t newest_term) {
-  const Lineage lineage(scan.terms, newest_term);
+Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan) {
+  const Lineage lineage(scan.terms);
   Found found;
   found.newest_term = lineage.newest_term();
   if (found.newest_term == 0) {
-    if (newest_term == 0 && !scan.manifests.empty()) {
+    if (!scan.manifests.empty()) {
       return DataLossError(
           fmt::format("{}: {} commits, but no record of any term", dir, scan.manifests.size()));
     }
@@ -219,7 +221,6 @@ Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan, uin
   }
   std::string tried;
   for (auto it = scan.manifests.rbegin(); it != scan.manifests.rend(); ++it) {
-    if (it->term > found.newest_term) continue;
     if (std::string why = lineage.WhyNot(*it); !why.empty()) {
       found.rejected.push_back({*it, std::move(why)});
       continue;
@@ -247,7 +248,7 @@ Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan, uin
                                                    : tried));
   }
   for (const SaveId& save : scan.packs) {
-    if (scan.manifests.contains(save) || save.term > found.newest_term) continue;
+    if (scan.manifests.contains(save)) continue;
     if (found.newest && save < found.newest->save) continue;
     GODWIT_ASSIGN_OR_RETURN(const Uncommitted packs, LookAtPacks(fs, dir, save));
     std::string why = packs.note;
@@ -261,18 +262,7 @@ Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan, uin
   return found;
 }
 
-Result<Found> FindUpTo(FileSystem& fs, const std::string& dir, uint64_t newest_term) {
-  Status last;
-  for (int i = 0; i < kReaderTries; ++i) {
-    GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
-    auto found = Find(fs, dir, scan, newest_term);
-    if (found.status().code() != StatusCode::kAborted) return found;
-    last = found.status();
-  }
-  return last;
-}
-
-// Durable on OK. `encoded` differs from what is there already: DATA_LOSS.
+// Durable on OK. When it differs from what is there already: DATA_LOSS.
 Status Publish(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
   const std::string path = ManifestPath(dir, manifest.save);
   const Status written = WriteFileAtomic(fs, TempPath(ManifestsDir(dir), manifest.save.term), path,
@@ -371,7 +361,16 @@ Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manif
   return damage.empty() ? OkStatus() : DataLossError(damage);
 }
 
-Result<Found> FindNewest(FileSystem& fs, const std::string& dir) { return FindUpTo(fs, dir, 0); }
+Result<Found> FindNewest(FileSystem& fs, const std::string& dir) {
+  Status last;
+  for (int i = 0; i < kReaderTries; ++i) {
+    GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+    auto found = Find(fs, dir, scan);
+    if (found.status().code() != StatusCode::kAborted) return found;
+    last = found.status();
+  }
+  return last;
+}
 
 Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& dir) {
   GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
@@ -400,39 +399,40 @@ Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& 
 
 Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_view job_id,
                           uint64_t now_unix_ms) {
-  for (int i = 0; i < kTermTries; ++i) {
-    GODWIT_RETURN_IF_ERROR(CommitComplete(fs, dir).status());
-    GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir));
-    TermRecord record;
-    record.term = found.newest_term + 1;
-    if (found.newest) {
-      record.parent = {found.newest->save.term, found.newest->save, found.newest->manifest_digest};
-    }
-    record.created_unix_ms = now_unix_ms;
-    record.host = HostName();
-    record.pid = getpid();
-    record.job_id = job_id;
-    const Status written = WriteFileAtomic(fs, TempPath(TermsDir(dir), record.term),
-                                           TermPath(dir, record.term), AsBytes(EncodeTerm(record)));
-    if (written.code() == StatusCode::kAlreadyExists) {
-      return AbortedError(fmt::format("{}: another writer took term {} first", dir, record.term));
-    }
-    GODWIT_RETURN_IF_ERROR(written);
-    // From here on no older writer's commit is acknowledged (CommitSave). One that was, between the
-    // look above and the record, is seen now; then this term would lose it, and the next is taken.
-    GODWIT_ASSIGN_OR_RETURN(
-        const Found again,
-        FindUpTo(fs, dir, found.newest_term == 0 ? record.term : found.newest_term));
-    const auto id = [](const Found& f) {
-      return f.newest ? std::optional<SaveId>(f.newest->save) : std::nullopt;
-    };
-    if (id(again) == id(found)) {
-      found.newest_term = record.term;
-      return NewTerm{record, std::move(found)};
-    }
+  GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
+  GODWIT_ASSIGN_OR_RETURN(const uint64_t before, NewestClaim(fs, dir));
+  TermRecord record;
+  record.term = before + 1;
+  // The number first: from here on no older writer's commit is acknowledged (CommitSave), so that
+  // none that was is missed below. A claim without a record, of a writer that died here, is only a
+  // number that nobody takes again.
+  const std::string claim = TermPath(dir, record.term) + std::string(kClaimSuffix);
+  const Status claimed = WriteFileExclusive(fs, claim, {}, Durability::kFileAndName);
+  if (claimed.code() == StatusCode::kAlreadyExists) {
+    return AbortedError(fmt::format("{}: another writer took term {} first", dir, record.term));
   }
-  return AbortedError(fmt::format(
-      "{}: an older writer committed during each of {} starts of a term", dir, kTermTries));
+  GODWIT_RETURN_IF_ERROR(claimed);
+  GODWIT_RETURN_IF_ERROR(CommitComplete(fs, dir).status());
+  GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir));
+  if (found.newest_term >= record.term) {
+    return AbortedError(
+        fmt::format("{}: term {} was begun before term {}", dir, found.newest_term, record.term));
+  }
+  if (found.newest) {
+    record.parent = {found.newest->save.term, found.newest->save, found.newest->manifest_digest};
+  }
+  record.created_unix_ms = now_unix_ms;
+  record.host = HostName();
+  record.pid = getpid();
+  record.job_id = job_id;
+  const Status written = WriteFileAtomic(fs, TempPath(TermsDir(dir), record.term),
+                                         TermPath(dir, record.term), AsBytes(EncodeTerm(record)));
+  if (written.code() == StatusCode::kAlreadyExists) {
+    return AbortedError(fmt::format("{}: another writer took term {} first", dir, record.term));
+  }
+  GODWIT_RETURN_IF_ERROR(written);
+  found.newest_term = record.term;
+  return NewTerm{record, std::move(found)};
 }
 
 Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& save,
@@ -440,7 +440,7 @@ Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& 
   GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
   GODWIT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(save, tails));
   const auto check_term = [&]() -> Status {
-    GODWIT_ASSIGN_OR_RETURN(const uint64_t newest, NewestTerm(fs, dir));
+    GODWIT_ASSIGN_OR_RETURN(const uint64_t newest, NewestClaim(fs, dir));
     if (newest > save.term) {
       return AbortedError(
           fmt::format("commit of {}: superseded by term {}", ToString(save), newest));
@@ -569,7 +569,12 @@ Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t ke
   for (const std::string& sub : {TermsDir(dir), ManifestsDir(dir)}) {
     GODWIT_ASSIGN_OR_RETURN(const auto entries, fs.List(sub));
     for (const DirEntry& e : entries) {
-      const auto of = TempTerm(e.name);
+      std::string_view name = e.name;
+      auto of = TempTerm(name);
+      if (name.ends_with(kClaimSuffix)) {
+        name.remove_suffix(kClaimSuffix.size());
+        if (auto claimed_term = ParseTermName(name); claimed_term.ok()) of = *claimed_term;
+      }
       if (of && *of < term) GODWIT_RETURN_IF_ERROR(RemoveFile(fs, JoinPath(sub, e.name)));
     }
   }

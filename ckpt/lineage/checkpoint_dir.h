@@ -17,6 +17,7 @@ namespace godwit::ckpt {
 
 // A directory of checkpoints:
 //   FORMAT                         "godwit checkpoint v0\n": another version is refused by name
+//   terms/<term>.claim             the number is taken: older writers' commits don't count any more
 //   terms/<term>                   one start of a writer: parent term, step, manifest digest
 //   packs/<save id>/<rank>.pack    one rank's share of one save: the name appears when all of its
 //                                  bytes are durable
@@ -72,9 +73,10 @@ Result<Found> FindNewest(FileSystem& fs, const std::string& dir);
 // (all tails there and whole): same bytes, same name, whoever does it. Returns the newest such.
 Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& dir);
 
-// Starts a writer: CommitComplete, FindNewest, then the next term, created exclusively and durably
-// with its parent. ABORTED when another writer took the same number first (the caller may retry a
-// bounded number of times).
+// Starts a writer: takes the next term's number, exclusively and durably, then CommitComplete and
+// FindNewest, then records the term with its parent. From the first of these on CommitSave of older
+// terms is ABORTED; what it acknowledged before is seen. ABORTED when another writer took the same
+// number or began a newer term first (the caller may retry a bounded number of times).
 struct NewTerm {
   TermRecord record;
   Found found;
@@ -83,7 +85,7 @@ Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_vi
                           uint64_t now_unix_ms);
 
 // Publishes the save whose packs' tails (one per rank, as written) are given. OK also when the same
-// manifest was already there. ABORTED when a newer term than save.term exists: the writer was
+// manifest was already there. ABORTED when a newer term than save.term was begun: the writer was
 // superseded (its manifest may then lie there as a dead branch). DATA_LOSS when the tails don't
 // belong together (save id, world size, plan or rank set differ), naming which. On OK the commit is
 // durable.

@@ -4,10 +4,9 @@
 
 namespace godwit::ckpt {
 
-Lineage::Lineage(const std::map<uint64_t, TermEntry>& terms, uint64_t newest) {
-  auto it = newest == 0 ? terms.end() : terms.upper_bound(newest);
-  if (it == terms.begin()) return;
-  uint64_t term = std::prev(it)->first;
+Lineage::Lineage(const std::map<uint64_t, TermEntry>& terms) {
+  if (terms.empty()) return;
+  uint64_t term = terms.rbegin()->first;
   Stretch stretch{.term = term};
   // Ends: a record's parent is an older term (ParseTerm).
   for (;;) {

@@ -21,8 +21,7 @@ struct TermEntry {
 // Which commits count, from the terms' records alone. Pure.
 class Lineage {
  public:
-  // Terms above `newest` are left out (0: none is).
-  explicit Lineage(const std::map<uint64_t, TermEntry>& terms, uint64_t newest = 0);
+  explicit Lineage(const std::map<uint64_t, TermEntry>& terms);
 
   uint64_t newest_term() const { return path_.empty() ? 0 : path_.front().term; }
   // Some term on the path goes on from a commit: there must be something to find.
