@@ -3,90 +3,88 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <system_error>
+#include <iterator>
 
-namespace godwit::gpt {
-
+namespace gpt {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr uint64_t kBlocksPerHeldOut = 20;
+constexpr uint64_t kMaxBlockBytes = 16 * 1024;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "gpt: %s\n", what.c_str());
+  std::exit(78);
+}
 
 // The regular files that one source names.
-Result<std::vector<std::string>> FilesOf(const std::string& source) {
+std::vector<std::string> Expand(const std::string& source) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> named;
+  std::error_code error;
+  if (fs::exists(source, error)) {
+    named.push_back(source);
+  } else {
+    glob_t found = {};
+    if (glob(source.c_str(), GLOB_TILDE, nullptr, &found) == 0) {
+      named.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    }
+    globfree(&found);
+  }
   std::vector<std::string> files;
-  glob_t matches{};
-  const int error = glob(source.c_str(), 0, nullptr, &matches);
-  std::vector<std::string> paths(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
-  globfree(&matches);
-  if (error != 0) return NotFoundError("--data " + source + ": no such file, folder or match");
-  for (const std::string& path : paths) {
-    std::error_code code;
-    if (fs::is_regular_file(path, code)) {
+  for (const std::string& path : named) {
+    if (!fs::is_directory(path, error)) {
       files.push_back(path);
       continue;
     }
-    fs::recursive_directory_iterator it(path, fs::directory_options::skip_permission_denied, code);
-    for (; !code && it != fs::recursive_directory_iterator(); it.increment(code)) {
-      if (it->is_regular_file(code)) files.push_back(it->path().string());
+    for (auto it = fs::recursive_directory_iterator(
+             path, fs::directory_options::skip_permission_denied, error);
+         !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+      if (it->is_regular_file(error)) files.push_back(it->path().string());
     }
-    if (code) return UnknownError("--data " + path + ": " + code.message());
   }
+  if (files.empty()) Fail("--data '" + source + "': no such file, folder or glob");
   return files;
 }
 
 }  // namespace
 
-Result<Corpus> Corpus::Open(const std::vector<std::string>& sources, uint64_t window,
-                            uint64_t max_bytes) {
+Corpus Corpus::LoadOrExit(const std::vector<std::string>& sources, uint64_t limit_bytes,
+                          uint64_t context) {
   std::vector<std::string> files;
   for (const std::string& source : sources) {
-    GODWIT_ASSIGN_OR_RETURN(const std::vector<std::string> found, FilesOf(source));
-    files.insert(files.end(), found.begin(), found.end());
+    const auto some = Expand(source);
+    files.insert(files.end(), some.begin(), some.end());
   }
+  // A folder lists its files in any order; workers must agree.
   std::sort(files.begin(), files.end());
   files.erase(std::unique(files.begin(), files.end()), files.end());
-
-  std::vector<uint8_t> text;
-  uint64_t used = 0;
-  for (const std::string& path : files) {
-    if (text.size() >= max_bytes) break;
-    std::ifstream in(path, std::ios::binary | std::ios::ate);
-    const std::streamoff size = in ? static_cast<std::streamoff>(in.tellg()) : -1;
-    if (size < 0) return PermissionDeniedError("--data " + path + ": cannot be read");
-    const uint64_t take = std::min<uint64_t>(static_cast<uint64_t>(size), max_bytes - text.size());
-    const size_t before = text.size();
-    text.resize(before + take);
-    in.seekg(0);
-    in.read(reinterpret_cast<char*>(text.data() + before), static_cast<std::streamsize>(take));
-    if (static_cast<uint64_t>(in.gcount()) != take) {
-      return DataLossError("--data " + path + ": read " + std::to_string(in.gcount()) +
-                           " bytes of " + std::to_string(take));
-    }
-    ++used;
+  std::string text;
+  Corpus corpus;
+  corpus.context_ = context;
+  for (const std::string& file : files) {
+    if (text.size() >= limit_bytes) break;
+    std::ifstream in(file, std::ios::binary);
+    if (!in) Fail("cannot read '" + file + "'");
+    text.append(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    ++corpus.files_;
   }
-  const uint64_t needed = 2 * window + 1;
-  if (text.size() < needed) {
-    return InvalidArgumentError("--data: " + std::to_string(text.size()) + " bytes in " +
-                                std::to_string(used) + " files, needed are at least " +
-                                std::to_string(needed) +
-                                " for one training and one held-out window");
+  if (text.size() > limit_bytes) text.resize(limit_bytes);
+  // Small texts have small blocks, so that something is always held out.
+  const uint64_t block = std::clamp<uint64_t>(text.size() / (2 * kBlocksPerHeldOut), 1,
+                                              std::max(kMaxBlockBytes, 2 * context));
+  for (uint64_t begin = 0, i = 0; begin < text.size(); begin += block, ++i) {
+    (i % kBlocksPerHeldOut == kBlocksPerHeldOut - 1 ? corpus.held_out_ : corpus.train_)
+        .append(text, begin, block);
   }
-  return Corpus(std::move(text), window, used);
+  if (corpus.train_samples() == 0 || corpus.held_out_samples() == 0) {
+    Fail("--data: " + std::to_string(text.size()) + " bytes of text are too few for --context " +
+         std::to_string(context));
+  }
+  return corpus;
 }
 
-std::span<const uint8_t> Corpus::Window(uint64_t index) const {
-  return std::span<const uint8_t>(text_).subspan(index * window_, window_ + 1);
-}
-
-std::span<const uint8_t> Corpus::HeldOut(uint64_t index) const {
-  return Window(index * kHeldOutEvery);
-}
-
-std::span<const uint8_t> Corpus::Training(uint64_t index) const {
-  // Window 0 of each group of kHeldOutEvery is held out.
-  return Window(index + index / (kHeldOutEvery - 1) + 1);
-}
-
-}  // namespace godwit::gpt
+}  // namespace gpt

@@ -1,45 +1,42 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/status.h"
+namespace gpt {
 
-namespace godwit::gpt {
-
-// A text corpus as bytes, cut into windows of `window` bytes plus one (the last byte is only ever a
-// target). One window in `kHeldOutEvery` is held out for evaluation, spread evenly.
+// Text, cut into samples of context + 1 bytes that overlap by one. A twentieth, block by block, is
+// held out. The same on every worker that sees the same files.
 class Corpus {
  public:
-  static constexpr uint64_t kHeldOutEvery = 20;
+  // Reads files, folders (with all below them) and globs, in the order of their paths, up to
+  // `limit_bytes`. Ends the process with one line when nothing readable is there or it is too
+  // short.
+  static Corpus LoadOrExit(const std::vector<std::string>& sources, uint64_t limit_bytes,
+                           uint64_t context);
 
-  // `sources`: files, folders (all regular files below) or globs. Files are taken in the order of
-  // their paths, so that the same sources give the same corpus; at most `max_bytes` are read.
-  // Errors name the source: nothing matches, not readable, or too little text for one held-out and
-  // one training window.
-  static Result<Corpus> Open(const std::vector<std::string>& sources, uint64_t window,
-                             uint64_t max_bytes);
-
-  uint64_t bytes() const { return text_.size(); }
+  uint64_t train_samples() const { return Samples(train_); }
+  uint64_t held_out_samples() const { return Samples(held_out_); }
+  // context + 1 bytes. REQUIRES: i below the number of samples.
+  std::string_view train_sample(uint64_t i) const { return Sample(train_, i); }
+  std::string_view held_out_sample(uint64_t i) const { return Sample(held_out_, i); }
+  uint64_t bytes() const { return train_.size() + held_out_.size(); }
   uint64_t files() const { return files_; }
-  uint64_t training_windows() const { return windows() - held_out_windows(); }
-  uint64_t held_out_windows() const { return (windows() + kHeldOutEvery - 1) / kHeldOutEvery; }
-
-  // window + 1 bytes. REQUIRES: index < training_windows(), or held_out_windows().
-  std::span<const uint8_t> Training(uint64_t index) const;
-  std::span<const uint8_t> HeldOut(uint64_t index) const;
 
  private:
-  Corpus(std::vector<uint8_t> text, uint64_t window, uint64_t files)
-      : text_(std::move(text)), window_(window), files_(files) {}
-  uint64_t windows() const { return (text_.size() - 1) / window_; }
-  std::span<const uint8_t> Window(uint64_t index) const;
+  uint64_t Samples(const std::string& text) const {
+    return text.empty() ? 0 : (text.size() - 1) / context_;
+  }
+  std::string_view Sample(const std::string& text, uint64_t i) const {
+    return std::string_view(text).substr(i * context_, context_ + 1);
+  }
 
-  std::vector<uint8_t> text_;
-  uint64_t window_;
-  uint64_t files_;
+  uint64_t context_ = 0;
+  uint64_t files_ = 0;
+  std::string train_;
+  std::string held_out_;
 };
 
-}  // namespace godwit::gpt
+}  // namespace gpt

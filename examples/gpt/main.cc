@@ -1,190 +1,200 @@
-// Trains a byte-level GPT, data-parallel, on real text. The model and its data are ordinary
-// libtorch; what Godwit adds is marked (1) to (5).
-
+// Trains a byte-level GPT on text, data-parallel: alone, under `godwit run`, or as a job of the
+// scheduler.
+#include <godwit/runtime/run.h>
+#include <godwit/runtime/sampler.h>
+#include <godwit/runtime/torch.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <memory>
 #include <numbers>
+#include <optional>
 #include <thread>
-#include <vector>
 
-#include "examples/gpt/audit_log.h"
 #include "examples/gpt/corpus.h"
-#include "examples/gpt/model.h"
+#include "examples/gpt/gpt.h"
 #include "examples/gpt/options.h"
-#include "godwit/ckpt/torch.h"
-#include "godwit/runtime/run.h"
-#include "godwit/runtime/sampler.h"
+#include "examples/gpt/records.h"
 
-namespace godwit::gpt {
+namespace gpt {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using Clock = std::chrono::steady_clock;
 
-// Rows of int64 bytes: inputs [rows, context] and targets [rows, context].
-template <typename WindowOf>
-std::pair<torch::Tensor, torch::Tensor> MakeBatch(std::span<const uint64_t> ids, int64_t context,
-                                                  const WindowOf& window_of) {
-  auto windows = torch::empty({static_cast<int64_t>(ids.size()), context + 1}, torch::kInt64);
-  int64_t* out = windows.data_ptr<int64_t>();
-  for (const uint64_t id : ids) {
-    const std::span<const uint8_t> window = window_of(id);
-    out = std::copy(window.begin(), window.end(), out);
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+// Linear warm-up, then a cosine down to a tenth.
+double LearningRate(const Options& options, uint64_t step) {
+  if (step < options.warmup) {
+    return options.lr * static_cast<double>(step + 1) / static_cast<double>(options.warmup);
   }
-  return {windows.slice(1, 0, context), windows.slice(1, 1, context + 1)};
+  if (options.steps <= options.warmup) return options.lr;
+  const double done = static_cast<double>(step - options.warmup) /
+                      static_cast<double>(options.steps - options.warmup);
+  return options.lr * (0.55 + 0.45 * std::cos(std::numbers::pi * std::min(done, 1.0)));
 }
 
-torch::Tensor Loss(Gpt& model, const torch::Tensor& inputs, const torch::Tensor& targets) {
-  const auto logits = model->forward(inputs);
-  return torch::nn::functional::cross_entropy(logits.reshape({-1, 256}), targets.reshape({-1}));
+// Rows of context + 1 bytes as int64 tokens.
+template <typename Rows>
+at::Tensor Tokens(const Rows& rows, uint64_t context) {
+  const auto width = static_cast<int64_t>(context + 1);
+  at::Tensor tokens = torch::empty({static_cast<int64_t>(rows.size()), width}, torch::kLong);
+  int64_t* out = tokens.data_ptr<int64_t>();
+  for (const std::string_view row : rows) {
+    for (const char c : row) *out++ = static_cast<unsigned char>(c);
+  }
+  return tokens;
 }
 
-double LearningRate(const Options& o, uint64_t step) {
-  if (step < o.warm_up) return o.learning_rate * double(step + 1) / double(o.warm_up);
-  const double done = double(step - o.warm_up) / std::max(1.0, double(o.steps - o.warm_up));
-  return o.learning_rate * (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * std::min(1.0, done))));
+// Mean cross-entropy of the next byte, in nats.
+at::Tensor Loss(Gpt& model, const at::Tensor& tokens) {
+  const int64_t time = tokens.size(1) - 1;
+  const at::Tensor logits = model.forward(tokens.narrow(1, 0, time));
+  return torch::nn::functional::cross_entropy(logits.reshape({-1, 256}),
+                                              tokens.narrow(1, 1, time).reshape({-1}));
 }
 
-// Mean loss over evenly spread held-out windows, the same on every rank; NaN when dropped midway.
-double HeldOutLoss(Gpt& model, const Corpus& corpus, const Options& o,
-                   const std::function<bool()>& tick) {
-  torch::NoGradGuard no_grad;
-  const uint64_t count = std::min<uint64_t>(o.eval_windows, corpus.held_out_windows());
+// On the first samples of the held-out text; nothing when told to stop on the way.
+std::optional<double> HeldOutLoss(Gpt& model, const Corpus& corpus, const Options& options,
+                                  const std::function<bool()>& go_on) {
+  const torch::NoGradGuard no_grad;
+  const uint64_t count = std::min(options.eval_samples, corpus.held_out_samples());
+  constexpr uint64_t kBatch = 16;
   double sum = 0;
-  for (uint64_t i = 0; i < count; i += o.micro_batch) {
-    if (!tick()) return std::nan("");
-    std::vector<uint64_t> ids;
-    for (uint64_t j = i; j < std::min(count, i + o.micro_batch); ++j) {
-      ids.push_back(j * corpus.held_out_windows() / count);
+  std::vector<std::string_view> rows;
+  for (uint64_t i = 0; i < count; i += kBatch) {
+    if (!go_on()) return std::nullopt;
+    rows.clear();
+    for (uint64_t j = i; j < std::min(i + kBatch, count); ++j) {
+      // Spread over the whole of it.
+      rows.push_back(corpus.held_out_sample(j * corpus.held_out_samples() / count));
     }
-    const auto [inputs, targets] =
-        MakeBatch(ids, o.model.context, [&](uint64_t id) { return corpus.HeldOut(id); });
-    sum += Loss(model, inputs, targets).item<double>() * double(ids.size());
+    sum += Loss(model, Tokens(rows, options.context)).item<double>() *
+           static_cast<double>(rows.size());
   }
-  return sum / double(count);
-}
-
-[[noreturn]] void Die(const Status& status) {
-  std::fprintf(stderr, "gpt: %s\n", status.message().c_str());
-  std::exit(1);
+  return sum / static_cast<double>(count);
 }
 
 int Main(int argc, char** argv) {
-  const Options o = ParseOrExit(argc, argv);
-  at::set_num_threads(o.threads);
-  torch::manual_seed(o.seed);
+  const Options options = ParseOrExit(argc, argv);
+  at::set_num_threads(static_cast<int>(options.threads));
+  at::set_num_interop_threads(1);
+  auto run = godwit::Run::OpenOrExit(&argc, argv,
+                                     {.dir = options.dir,
+                                      .steps = options.steps,
+                                      .snapshot_every = options.snapshot_every,
+                                      .persist_every = options.persist_every});
+  const Corpus corpus =
+      Corpus::LoadOrExit(options.data, options.data_limit_mb << 20, options.context);
 
-  auto run = Run::OpenOrExit(&argc, argv,
-                             {.dir = o.dir,  // (1)
-                              .steps = o.steps,
-                              .snapshot_every = o.snapshot_every,
-                              .persist_every = o.persist_every});
-  const auto corpus = Corpus::Open(o.data, static_cast<uint64_t>(o.model.context), o.max_bytes);
-  if (!corpus.ok()) Die(corpus.status());
-
-  Gpt model(o.model);
+  // The same initial weights on every rank.
+  torch::manual_seed(options.seed);
+  Gpt model({.context = static_cast<int64_t>(options.context),
+             .width = static_cast<int64_t>(options.width),
+             .layers = static_cast<int64_t>(options.layers),
+             .heads = static_cast<int64_t>(options.heads)});
   torch::optim::AdamW optimizer(
-      model->parameters(),
-      torch::optim::AdamWOptions(o.learning_rate).betas({0.9, 0.95}).weight_decay(0.1));
-  Sampler sampler({.dataset_size = corpus->training_windows(),
-                   .global_batch = o.global_batch,
-                   .micro_batch = o.micro_batch,
-                   .seed = o.seed});
-  run.Track("model", *model).Track("optimizer", optimizer).Track("sampler", sampler);  // (2)
-  const Restored from = run.Restore();
+      model.parameters(),
+      torch::optim::AdamWOptions(options.lr).betas({0.9, 0.95}).weight_decay(options.weight_decay));
+  godwit::Sampler sampler({.dataset_size = corpus.train_samples(),
+                           .global_batch = options.global_batch,
+                           .micro_batch = options.micro_batch,
+                           .seed = options.seed});
+  at::Generator rng = at::detail::getDefaultCPUGenerator();
+  run.Track("model", model).Track("opt", optimizer).Track("sampler", sampler);
+  run.TrackPerRank("rng", rng);
+  const godwit::Restored restored = run.Restore();
 
-  auto audit = AuditLog::Open(o.audit, run.term(), run.epoch(), run.rank());
-  if (!audit.ok()) Die(audit.status());
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> loss_log(nullptr, &std::fclose);
-  const bool chief = run.rank() == 0;
-  if (chief) {
+  const bool speaks = run.rank() == 0;
+  if (speaks) {
     int64_t parameters = 0;
-    for (const auto& p : model->parameters()) parameters += p.numel();
+    for (const auto& p : model.parameters()) parameters += p.numel();
     std::printf(
-        "gpt: %lld parameters, %llu bytes of text in %llu files, %u workers, %s\n",
-        static_cast<long long>(parameters), static_cast<unsigned long long>(corpus->bytes()),
-        static_cast<unsigned long long>(corpus->files()), run.world_size(), from.reason.c_str());
-    if (!o.loss_log.empty()) {
-      loss_log.reset(std::fopen(o.loss_log.c_str(), "ae"));
-      if (loss_log == nullptr) Die(ErrnoError(errno, "--loss-log: open(" + o.loss_log + ")"));
-    }
+        "%lld parameters; %llu bytes of text from %llu files, %llu samples of %llu bytes; "
+        "%u workers; %s\n",
+        static_cast<long long>(parameters), static_cast<unsigned long long>(corpus.bytes()),
+        static_cast<unsigned long long>(corpus.files()),
+        static_cast<unsigned long long>(corpus.train_samples()),
+        static_cast<unsigned long long>(options.context), run.world_size(),
+        restored.reason.c_str());
+    std::fflush(stdout);
   }
+  AuditLog audit = AuditLog::OpenOrExit(options.audit, run);
+  LossLog loss_log = LossLog::OpenOrExit(options.loss_log, run);
+  std::optional<double> last_held_out;
 
-  // Gradients and the loss are summed over the ranks in one call.
-  const std::vector<torch::Tensor> parameters = model->parameters();
-  std::vector<float*> buffers;
-  std::vector<size_t> counts;
-  float loss_sum = 0;
-  for (const auto& p : parameters) {
-    p.mutable_grad() = torch::zeros_like(p);
-    buffers.push_back(p.grad().data_ptr<float>());
-    counts.push_back(static_cast<size_t>(p.numel()));
-  }
-  buffers.push_back(&loss_sum);
-  counts.push_back(1);
-
-  auto print_held_out = [&](uint64_t step) {
-    run.Phase("eval", [&](const std::function<bool()>& tick) {
-      const double loss = HeldOutLoss(model, *corpus, o, tick);
-      if (!chief || std::isnan(loss)) return;
-      std::printf("step %llu held-out loss %.4f\n", static_cast<unsigned long long>(step), loss);
-      std::fflush(stdout);
-    });
-  };
-
-  for (Step& step : run.Steps()) {  // (3)
-    const auto start = SteadyClock::now();
-    loss_sum = 0;
-    uint64_t samples = 0;
-    for (const auto& p : parameters) p.grad().zero_();
+  Clock::time_point step_began = Clock::now();
+  for (godwit::Step& step : run.Steps()) {
+    optimizer.zero_grad();
+    float loss = 0;  // this rank's part of the global batch's mean
     const uint64_t pass = sampler.pass();
-    for (const auto& micro : step.Micro(sampler)) {
-      const auto [inputs, targets] = MakeBatch(micro.ids(), o.model.context,
-                                               [&](uint64_t id) { return corpus->Training(id); });
-      audit->Add(step.index(), pass, micro.ids());
-      const auto loss = Loss(model, inputs, targets) * micro.weight();
-      loss.backward();
-      loss_sum += loss.item<float>();
-      samples += micro.ids().size();
+    const uint64_t samples =
+        std::min(options.global_batch, corpus.train_samples() - sampler.position());
+    const auto micros = step.Micro(sampler);
+    audit.Write(step.index(), pass, micros);
+    std::vector<std::string_view> rows;
+    for (const auto& micro : micros) {
+      rows.clear();
+      for (const uint64_t id : micro.ids()) rows.push_back(corpus.train_sample(id));
+      const at::Tensor part = Loss(model, Tokens(rows, options.context)) * micro.weight();
+      part.backward();
+      loss += part.item<float>();
     }
-    if (const Status status = audit->EndStep(); !status.ok()) Die(status);
-    step.AllReduceSum(buffers, counts);  // (4)
-    step.Update([&] {                    // (5)
-      static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options())
-          .lr(LearningRate(o, step.index()));
+    // A device would be waited for here.
+    std::this_thread::sleep_until(step_began + std::chrono::milliseconds(options.step_ms));
+    godwit::AllReduceGradients(step, model, &loss);
+    step.Update([&] {
+      torch::nn::utils::clip_grad_norm_(model.parameters(), options.clip);
+      for (auto& group : optimizer.param_groups()) {
+        group.options().set_lr(LearningRate(options, step.index()));
+      }
       optimizer.step();
     });
-    if (o.step_ms > 0) {
-      std::this_thread::sleep_until(start + std::chrono::milliseconds(o.step_ms));
+    const Clock::time_point now = Clock::now();
+    LossLine line{.updates = step.index() + 1, .loss = loss};
+    line.tokens_per_s = static_cast<double>(samples * options.context) / Seconds(now - step_began);
+    const bool last = step.index() + 1 == options.steps;
+    if (last || (options.eval_every > 0 && step.Every(options.eval_every))) {
+      run.Phase("eval", [&](const std::function<bool()>& go_on) {
+        // The others go on to the next collective, and wait there.
+        if (speaks) line.held_out_loss = HeldOutLoss(model, corpus, options, go_on);
+      });
     }
-    const double seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
-    const double tokens_per_s = double(samples) * double(run.world_size()) *
-                                double(o.model.context) / std::max(seconds, 1e-9);
-    if (loss_log != nullptr) {
-      std::fprintf(loss_log.get(), "%llu,%.6f,%.0f,%u,%llu,%llu\n",
-                   static_cast<unsigned long long>(step.index() + 1), double(loss_sum),
-                   tokens_per_s, run.world_size(), static_cast<unsigned long long>(run.term()),
-                   static_cast<unsigned long long>(run.epoch()));
-      std::fflush(loss_log.get());
-    }
-    if (chief && step.Every(10)) {
-      std::printf("step %llu loss %.4f %.0f tokens/s\n",
-                  static_cast<unsigned long long>(step.index() + 1), double(loss_sum),
-                  tokens_per_s);
+    if (speaks) {
+      std::printf("step %llu/%llu loss %.4f, %.0f tokens/s",
+                  static_cast<unsigned long long>(line.updates),
+                  static_cast<unsigned long long>(options.steps), line.loss, line.tokens_per_s);
+      if (line.held_out_loss) std::printf(", held-out loss %.4f", *line.held_out_loss);
+      std::printf("\n");
       std::fflush(stdout);
+      loss_log.Write(line);
     }
-    if (o.eval_every > 0 && step.Every(o.eval_every)) print_held_out(step.index() + 1);
+    if (last) last_held_out = line.held_out_loss;
+    step_began = Clock::now();
   }
-  if (run.done()) print_held_out(o.steps);
+
+  if (run.done() && speaks) {
+    // A notice may have cut the last evaluation short.
+    if (!last_held_out) {
+      last_held_out = HeldOutLoss(model, corpus, options, [] { return true; });
+    }
+    std::printf("done: held-out loss %.6f after %llu steps\n", *last_held_out,
+                static_cast<unsigned long long>(options.steps));
+  }
   return run.ExitCode();
 }
 
 }  // namespace
-}  // namespace godwit::gpt
+}  // namespace gpt
 
-int main(int argc, char** argv) { return godwit::gpt::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return gpt::Main(argc, argv);
+  } catch (const std::exception& e) {
+    const std::string what = e.what();
+    // libtorch appends a stack; its first line says it all.
+    std::fprintf(stderr, "gpt: %s\n", what.substr(0, what.find('\n')).c_str());
+    std::_Exit(1);
+  }
+}

@@ -4,32 +4,36 @@
 #include <string>
 #include <vector>
 
-#include "examples/gpt/model.h"
-
-namespace godwit::gpt {
+namespace gpt {
 
 struct Options {
-  std::vector<std::string> data;
-  uint64_t max_bytes = 16ull << 20;
-  std::string dir;
+  std::vector<std::string> data;  // files, folders or globs
+  uint64_t data_limit_mb = 16;
+  std::string dir = "runs/gpt";
   uint64_t steps = 300;
   uint64_t global_batch = 24;
   uint64_t micro_batch = 8;
-  uint64_t seed = 1;
-  double learning_rate = 3e-3;
-  uint64_t warm_up = 20;
-  uint64_t eval_every = 50;
-  uint64_t eval_windows = 64;
-  uint64_t snapshot_every = 5;
+  uint64_t snapshot_every = 10;
   uint64_t persist_every = 100;
-  int threads = 1;
-  uint64_t step_ms = 0;  // a step lasts at least this long
-  std::string loss_log;  // CSV, written by rank 0
-  std::string audit;     // folder of the data set's own log
-  ModelOptions model;
+  uint64_t eval_every = 50;
+  uint64_t eval_samples = 64;
+  uint64_t seed = 1;
+  uint64_t threads = 1;
+  uint64_t step_ms = 0;    // least time of a step, to pace demonstrations
+  uint64_t context = 128;  // bytes
+  uint64_t width = 128;
+  uint64_t layers = 4;
+  uint64_t heads = 4;
+  uint64_t warmup = 20;  // steps
+  double lr = 1e-3;
+  double weight_decay = 0.1;
+  double clip = 1.0;     // of the gradient's norm
+  std::string loss_log;  // CSV, appended to by rank 0; empty: none
+  std::string audit;     // folder for the ids that were read; empty: none
 };
 
-// Parses the command line. Ends the process for --help (0) and for wrong usage (2, one line).
+// Options out of the command line. Prints --help to stdout, or what is wrong (one line) to stderr,
+// and exits (0, 2).
 Options ParseOrExit(int argc, char** argv);
 
-}  // namespace godwit::gpt
+}  // namespace gpt
