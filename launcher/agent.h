@@ -24,6 +24,8 @@ struct AgentOptions {
   std::string run_dir;
   // How long the keeper keeps the workers when the agent is gone; 0: it ends with the agent.
   Duration adopt_window = std::chrono::seconds(60);
+  // The keeper's binary; empty: godwit-keeper beside this program, else in ../libexec.
+  std::string keeper_program;
   // How long the agent looks for a lost master; then it ends the workers and itself with 76.
   Duration master_lost_limit = std::chrono::seconds(120);
 };

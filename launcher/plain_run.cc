@@ -194,6 +194,7 @@ Status PlainRun::Open() {
   agent.master = "unix:" + master_socket_;
   agent.run_dir = options_.run_dir;
   agent.adopt_window = Duration(0);
+  agent.keeper_program = options_.keeper_program;
   AgentProcess::Extras extras;
   if (!options_.dir.empty()) {
     extras.worker_environment.push_back(std::string(kEnvDir) + "=" + options_.dir);

@@ -21,12 +21,14 @@ struct PlainRunOptions {
   std::string run_dir;
   // Between the first SIGTERM or SIGINT and the end: time to save and leave.
   Duration shutdown_timeout = std::chrono::seconds(30);
+  // The keeper's binary; empty: godwit-keeper beside this program, else in ../libexec.
+  std::string keeper_program;
   bool quiet = false;                      // workers' output goes to files only
 };
 
 // Runs `argv` with its workers to the end; blocks. This process is the node's agent; it starts a
 // keeper, and as a child
-//   <this program> master --standalone --job J --run-dir D --listen unix:D/master.sock
+//   <this program> master --standalone --job J --run-dir D --listen unix:D/master.sock --nodes 1
 //                  --workers N --max-restarts R [--dir DIR] -- ARGV...
 // which is started again when it is killed. Workers' output comes, line by line and whole, on
 // stdout and stderr (with "[rank] " before it when there is more than one worker). SIGTERM and

@@ -135,7 +135,10 @@ Status AgentProcess::Init() {
       loop_->AddFd(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); }));
 
   socket_ = JoinPath(options_.run_dir, "keeper.sock");
-  GODWIT_ASSIGN_OR_RETURN(const std::string program, FindKeeperProgram());
+  std::string program = options_.keeper_program;
+  if (program.empty()) {
+    GODWIT_ASSIGN_OR_RETURN(program, FindKeeperProgram());
+  }
   keeper_ = std::make_unique<KeeperLink>(
       KeeperLink::Options{.program = program,
                           .socket = socket_,
