@@ -331,8 +331,8 @@ void LocalExecutor::Terminate(const Key& key) {
     if (process->running) (void)SignalPidfd(process->fd(), SIGTERM).ok();
   }
   loop_.CancelTimer(attempt->timer);
-  attempt->timer =
-      loop_.AddTimer(SaturatingAdd(clock_.Monotonic(), kKillAfter), [this, key] { Kill(key); });
+  attempt->timer = loop_.AddTimer(SaturatingAdd(clock_.Monotonic(), options_.kill_after),
+                                  [this, key] { Kill(key); });
   ScheduleSweep(key, Duration(0));
 }
 

@@ -27,6 +27,7 @@ class LocalExecutor : public Executor {
     std::string program;            // run as `<program> master ...`, `<program> agent ...`
     std::string scheduler_address;  // given to both
     std::string tag;                // of the store, so that attempts of two schedulers differ
+    Duration kill_after = kKillAfter;
   };
   static constexpr char kTagVariable[] = "GODWIT_ATTEMPT_TAG";
   static constexpr uint32_t kMaxStarts = 6;
