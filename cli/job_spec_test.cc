@@ -8,9 +8,10 @@
 namespace godwit::cli {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::godwit::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(JobSpecTest, WorkersAreANumberOrARange) {
   proto::JobSpec spec;

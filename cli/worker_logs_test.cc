@@ -9,10 +9,11 @@
 namespace godwit::cli {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::godwit::testing::IsOk;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-class WorkerLogsTest : public testing::Test {
+class WorkerLogsTest : public ::testing::Test {
  protected:
   std::unique_ptr<WritableFile> Create(const std::string& path) {
     EXPECT_THAT(fs_.CreateDirs(DirName(path)), IsOk());
