@@ -19,9 +19,6 @@
 namespace godwit::ckpt {
 namespace {
 
-// Frames are gathered up to this size before they are appended.
-constexpr size_t kAppendBytes = 1 << 20;
-
 class Writer {
  public:
   Writer(FileSystem& fs, Clock& clock, const Arena& arena, const WritePackOptions& options)
@@ -158,7 +155,7 @@ Result<std::string> Writer::WriteBody(WritableFile& file, const SlotInfo& info,
     offset += entry.frame_bytes;
     written_.raw_bytes += entry.raw_bytes;
     index.push_back(entry);
-    if (out.size() >= kAppendBytes) {
+    if (out.size() >= options_.append_bytes) {
       GODWIT_RETURN_IF_ERROR(file.Append(AsBytes(out)));
       out.clear();
     }

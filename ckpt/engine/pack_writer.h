@@ -27,6 +27,7 @@ struct WritePackOptions {
   std::optional<MonotonicTime> deadline;  // none: the caller's thread runs at idle priority
   int zstd_level = 1;
   const std::atomic<bool>* cancel = nullptr;
+  size_t append_bytes = 1 << 20;  // frames are gathered up to this size before a write
 };
 
 struct WrittenPack {

@@ -23,14 +23,14 @@ class Snapshotter {
     uint64_t epoch = 0;
     // Longest wait inside Fence; then the snapshot is given up and training goes on.
     Duration fence_budget = std::chrono::seconds(10);
-    uint64_t volatile_budget_bytes = 64ull << 20;   // copied at the gate; more is refused at Open
+    uint64_t volatile_budget_bytes = 64ull << 20;  // copied at the gate; more is refused at Open
     // Digest the source again at the end of the copy.
     bool verify_boundary = false;
     // On the snapshot thread, when a snapshot is whole: step and bytes.
     std::function<void(uint64_t step, uint64_t bytes)> on_whole;
     // On the snapshot thread, when one was given up; the message names the tensor or the reason.
     std::function<void(uint64_t step, const Status& why)> on_dropped;
-    Clock* clock = nullptr;                          // required
+    Clock* clock = nullptr;  // required
   };
 
   // The plan that the state gives; the arena must have been opened with it.
@@ -56,7 +56,7 @@ class Snapshotter {
   Status StageNow(uint64_t step, Duration budget);
 
   bool busy() const;
-  uint64_t last_whole_step() const;   // 0 if none; see has_whole
+  uint64_t last_whole_step() const;  // 0 if none; see has_whole
   bool has_whole() const;
   Duration fence_wait_total() const;
 

@@ -413,6 +413,9 @@ Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_vi
   }
   GODWIT_RETURN_IF_ERROR(claimed);
   GODWIT_RETURN_IF_ERROR(CommitComplete(fs, dir).status());
+  // A manifest whose writer was killed before its own sync is seen, but may not be durable. The
+  // record below must not outlive it.
+  GODWIT_RETURN_IF_ERROR(fs.SyncDir(ManifestsDir(dir)));
   GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir));
   if (found.newest_term >= record.term) {
     return AbortedError(

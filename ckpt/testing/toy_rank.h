@@ -46,6 +46,7 @@ struct ToyRank {
     o.snapshot_step = save.step;
     o.rank = rank;
     o.world_size = world_size;
+    o.append_bytes = append_bytes;
     o.deadline = RealClock().Monotonic() + std::chrono::seconds(60);
     return WritePack(fs, RealClock(), arena, o);
   }
@@ -55,6 +56,7 @@ struct ToyRank {
   uint32_t rank;
   uint32_t world_size;
   uint64_t epoch;
+  size_t append_bytes = 1 << 20;
   std::unique_ptr<Snapshotter> snapshotter;
 };
 

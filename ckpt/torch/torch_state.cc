@@ -159,7 +159,7 @@ void GodwitDescribePerRank(at::Generator& generator, std::string_view name, Stat
   BlobRef blob;
   blob.name = std::string(name);
   blob.placement = Placement::kPerRank;
-  blob.save = [generator] {
+  blob.save = [generator]() mutable {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     const at::Tensor bytes = generator.get_state();
     return std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
