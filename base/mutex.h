@@ -12,13 +12,20 @@
 #define GODWIT_TSA(x)
 #endif
 // Clang's thread-safety analysis (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html).
+// Abseil, which comes with gRPC, defines some of these names with the same meaning.
+#ifndef GUARDED_BY
 #define GUARDED_BY(m) GODWIT_TSA(guarded_by(m))
+#endif
+#ifndef PT_GUARDED_BY
 #define PT_GUARDED_BY(m) GODWIT_TSA(pt_guarded_by(m))
+#endif
 #define REQUIRES_LOCK(...) GODWIT_TSA(requires_capability(__VA_ARGS__))
 #define EXCLUDES_LOCK(...) GODWIT_TSA(locks_excluded(__VA_ARGS__))
 #define ACQUIRES_LOCK(...) GODWIT_TSA(acquire_capability(__VA_ARGS__))
 #define RELEASES_LOCK(...) GODWIT_TSA(release_capability(__VA_ARGS__))
+#ifndef NO_THREAD_SAFETY_ANALYSIS
 #define NO_THREAD_SAFETY_ANALYSIS GODWIT_TSA(no_thread_safety_analysis)
+#endif
 
 namespace godwit {
 
