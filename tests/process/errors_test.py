@@ -60,7 +60,7 @@ class ConfigurationTest(unittest.TestCase):
 
 class SchedulerTest(ClusterTest):
     NODES = "3x1"
-    CONFIG = {"quotas": [{"name": "team-a", "guaranteed": 1},
+    CONFIG = {"quotas": [{"name": "team-a", "guaranteed": 1, "lendable": False},
                          {"name": "team-b", "guaranteed": 2, "lendable": True}]}
 
     def test_second_scheduler_on_the_same_store_is_refused_naming_the_first(self):

@@ -226,8 +226,9 @@ class Cluster:
         lines = queue.Queue()
 
         def read():
-            for line in process.stdout:
-                lines.put(line)
+            with process.stdout:
+                for line in process.stdout:
+                    lines.put(line)
             lines.put(None)
 
         threading.Thread(target=read, daemon=True).start()

@@ -13,15 +13,16 @@ class Point:
 
 
 def read_loss_log(path):
-    """Points of the lineage, by step: of a step that was done again the last one counts."""
+    """Points of the lineage, by step: of a step that was done again the last one counts. Lines are
+    step,loss,tokens/s,world size,term,epoch."""
     by_step = {}
     with open(path, encoding="utf-8", newline="") as f:
-        for row in csv.DictReader(f):
+        for row in csv.reader(f):
             try:
-                point = Point(int(row["step"]), float(row["loss"]), int(row["world_size"]),
-                              (int(row["term"]), int(row["epoch"])))
-            except (TypeError, ValueError, KeyError):
-                continue  # the last line of a writer that was killed
+                step, loss, _, world_size, term, epoch = row
+                point = Point(int(step), float(loss), int(world_size), (int(term), int(epoch)))
+            except ValueError:
+                continue  # a last line whose writer was killed
             by_step[point.step] = point
     return [by_step[step] for step in sorted(by_step)]
 
