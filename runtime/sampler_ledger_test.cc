@@ -106,7 +106,9 @@ History RandomHistory(Random* random, const SamplerOptions& options) {
     std::vector<std::unique_ptr<Sampler>> ranks;
     for (uint32_t r = 0; r < world; ++r) {
       ranks.push_back(std::make_unique<Sampler>(options));
-      if (!saved.empty()) EXPECT_THAT(ranks.back()->Load(saved), IsOk());
+      if (!saved.empty()) {
+        EXPECT_THAT(ranks.back()->Load(saved), IsOk());
+      }
     }
     h.final_batches.resize(saved_step);
     uint64_t step = saved_step;
