@@ -237,8 +237,10 @@ void Machine::On(const KeeperLost& e) {
   if (KeepEarly(e)) return;
   if (e.node >= s_.nodes.size() || s_.ranks.empty()) return;
   // Without a worker of this epoch it was an earlier keeper: the loss is known, or costs nothing.
+  // Once all ranks have finished, snapshot memory alone is the loss.
+  const bool only_memory = s_.phase == kFinishing;
   bool first = std::any_of(s_.ranks.begin(), s_.ranks.end(), [&](const RankInfo& r) {
-    return r.node == e.node && r.started && !r.exited;
+    return r.node == e.node && r.started && (!r.exited || only_memory);
   });
   for (uint32_t i = 0; i < s_.ranks.size(); ++i) {
     RankInfo& r = s_.ranks[i];

@@ -49,6 +49,14 @@ bool Machine::DealRanks() {
       s_.ranks.push_back(std::move(r));
     }
   }
+  // A journal that could not be written is older than what agents have seen: what runs is started
+  // again, from memory if it can be.
+  for (const NodeInfo& n : s_.nodes) {
+    if (n.reported_epoch <= s_.durable.epoch) continue;
+    s_.durable.epoch = n.reported_epoch;
+    s_.durable.restarting = true;
+    s_.durable.exited_ok.clear();
+  }
   for (const uint32_t r : s_.durable.exited_ok) {
     if (r < s_.ranks.size()) {
       s_.ranks[r].started = s_.ranks[r].exited = s_.ranks[r].exited_ok = true;
