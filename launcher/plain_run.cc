@@ -37,7 +37,8 @@ constexpr int kExitPreemptedLoss = 76;
 constexpr int kExitConfiguration = 78;
 // What the master may take beyond the time that was given to it.
 constexpr Duration kShutdownSlack = std::chrono::seconds(2);
-constexpr Duration kMasterEndLimit = std::chrono::seconds(2);
+// Its last word was Leave, and it made safe what matters before that.
+constexpr Duration kMasterEndLimit = std::chrono::milliseconds(200);
 // A master that ended by itself told its agent before; the word may still be on the way.
 constexpr Duration kLeaveLimit = std::chrono::seconds(1);
 constexpr Duration kConsoleLimit = std::chrono::seconds(10);

@@ -27,7 +27,7 @@ namespace godwit {
 
 namespace {
 
-constexpr Duration kLockLimit = std::chrono::seconds(10);
+constexpr Duration kLockLimit = std::chrono::seconds(5);
 constexpr Duration kLockLook = std::chrono::milliseconds(20);
 constexpr Duration kOrphanLook = std::chrono::milliseconds(5);
 constexpr Duration kOrphanLimit = std::chrono::seconds(2);

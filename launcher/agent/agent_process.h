@@ -33,7 +33,7 @@ class AgentProcess : public NodeEffects {
     std::function<void(const std::string&)> tell;
   };
 
-  // Makes the run directory and takes its lock; waits up to 10 s for an agent that is just ending.
+  // Makes the run directory and takes its lock; waits up to 5 s for an agent that is just ending.
   // Blocks signals: the process has one thread.
   static Result<std::unique_ptr<AgentProcess>> Open(const AgentOptions& options, Extras extras);
   ~AgentProcess() override;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kLocateTimeout = std::chrono::seconds(2);
 constexpr Duration kConnectTimeout = std::chrono::seconds(2);
+constexpr Duration kConnectLook = std::chrono::milliseconds(50);
 constexpr Duration kFirstPause = std::chrono::milliseconds(20);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 // A pack's tail travels in one report.
@@ -54,6 +55,7 @@ MasterLink::MasterLink(Options options, EventLoop* loop, Callbacks callbacks)
 
 MasterLink::~MasterLink() {
   *alive_ = false;
+  thread_.RequestStop();
   {
     MutexLock lock(mutex_);
     stopped_ = true;
@@ -61,7 +63,6 @@ MasterLink::~MasterLink() {
     if (context_ != nullptr) context_->TryCancel();
     changed_.NotifyAll();
   }
-  thread_.RequestStop();
 }
 
 void MasterLink::Start() {
@@ -102,7 +103,7 @@ void MasterLink::Run(StopToken stop) {
   while (!stop.stop_requested()) {
     const MonotonicTime began = MonotonicClock::now();
     Status status;
-    if (Result<std::string> target = Locate(stop); target.ok()) {
+    if (Result<std::string> target = Locate(); target.ok()) {
       status = Serve(*target, stop);
     } else {
       status = target.status();
@@ -119,7 +120,7 @@ void MasterLink::Run(StopToken stop) {
   }
 }
 
-Result<std::string> MasterLink::Locate(StopToken) {
+Result<std::string> MasterLink::Locate() {
   if (!options_.master.empty()) return options_.master;
   grpc::ClientContext context;
   context.set_deadline(WallDeadline(SaturatingAdd(MonotonicClock::now(), kLocateTimeout)));
@@ -147,12 +148,15 @@ Result<std::string> MasterLink::Locate(StopToken) {
   return reply.address();
 }
 
-Status MasterLink::Serve(const std::string& target, StopToken) {
+Status MasterLink::Serve(const std::string& target, StopToken stop) {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(target);
   const std::string what = "master at " + target;
-  if (!channel->WaitForConnected(
-          WallDeadline(SaturatingAdd(MonotonicClock::now(), kConnectTimeout)))) {
-    return UnavailableError(what + ": no connection");
+  // In short waits: nothing else can end one.
+  const MonotonicTime limit = SaturatingAdd(MonotonicClock::now(), kConnectTimeout);
+  while (!channel->WaitForConnected(
+      WallDeadline(std::min(limit, SaturatingAdd(MonotonicClock::now(), kConnectLook))))) {
+    if (stop.stop_requested()) return CancelledError("the agent ends");
+    if (MonotonicClock::now() >= limit) return UnavailableError(what + ": no connection");
   }
   const std::unique_ptr<proto::Master::Stub> stub = proto::Master::NewStub(channel);
   grpc::ClientContext context;

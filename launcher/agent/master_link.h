@@ -53,9 +53,8 @@ class MasterLink {
   void Drain(MonotonicTime deadline);
 
  private:
-  struct Stream;
   void Run(StopToken stop);
-  Result<std::string> Locate(StopToken stop);
+  Result<std::string> Locate();
   Status Serve(const std::string& target, StopToken stop);
   void Post(std::function<void()> fn);
 

@@ -181,12 +181,15 @@ TEST_F(KeeperTest, WorkersAndSnapshotMemoryOutliveTheAgentWithinItsWindow) {
   StartKeeper();
   Client first;
   Attach(&first);
-  const pid_t pid = StartWorker(&first, Worker({"reserve", "1048576"}));
   std::vector<UniqueFd> fds;
+  ASSERT_OK(first.Await<SlotState>(&fds));
+  ASSERT_EQ(fds.size(), 2u);
+  ASSERT_OK_AND_ASSIGN(const auto page, AgentChannel::Map(fds[0].get(), std::move(fds[1])));
+  page->Prepare({.epoch = 1});
+  const pid_t pid = StartWorker(&first, Worker({"reserve", "1048576"}));
   ASSERT_OK(first.Await<ClaimedEvent>());
   ASSERT_OK(first.Await<SlotState>(&fds));
   ASSERT_EQ(fds.size(), 3u) << testing::ReadText(dir_->File("err0"));
-  ASSERT_OK_AND_ASSIGN(const auto page, AgentChannel::Map(fds[0].get(), std::move(fds[1])));
   ASSERT_TRUE(WaitUntil([&] {
     const Result<WorkerReport> said = page->Report();
     return said.ok() && said->message == "filled";
@@ -334,8 +337,11 @@ TEST_F(KeeperTest, ASecondClaimIsRefused) {
   StartKeeper();
   Client agent;
   Attach(&agent);
-  StartWorker(&agent, Worker({"reserve", "4096"}));
-  ASSERT_OK(agent.Await<ClaimedEvent>());
+  StartWorker(&agent, Worker({"sleep"}));
+  Client first;
+  ASSERT_OK(first.Connect(socket()));
+  ASSERT_OK(first.Say(ClaimRequest{.slot = 0, .epoch = 1, .pid = getpid()}));
+  ASSERT_OK(first.Await<ClaimReply>());
   Client second;
   ASSERT_OK(second.Connect(socket()));
   ASSERT_OK(second.Say(ClaimRequest{.slot = 0, .epoch = 1, .pid = getpid()}));

@@ -11,6 +11,7 @@ namespace godwit::testing {
 
 // Against hangs only: no test waits this long when all is well.
 inline constexpr Duration kHang = std::chrono::seconds(30);
+inline constexpr MonotonicTime kNow = MonotonicTime::min();
 inline MonotonicTime Soon() { return SaturatingAdd(MonotonicClock::now(), kHang); }
 
 // True when the process (anybody's) has ended, or does before the deadline.
