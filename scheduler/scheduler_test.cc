@@ -9,18 +9,23 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "base/temp_dir.h"
 #include "base/testing/matchers.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
 #include "proto/scheduler.grpc.pb.h"
-#include "scheduler/executor/process_scan.h"
 #include "scheduler/testing/fake_program.h"
 
 namespace godwit {
@@ -44,7 +49,21 @@ class SchedulerTest : public ::testing::Test {
   }
   ~SchedulerTest() override {
     StopScheduler();
-    for (const auto& [run_dir, alive] : run_dirs_) (void)Tell(run_dir, "0", kNoWaitAtAll).ok();
+    // What a test has left running.
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(dir_.File("state/run"), error)) {
+      pid_t pid = 0;
+      if (entry.path().filename() != "pid" || !(std::ifstream(entry.path()) >> pid)) continue;
+      const auto tagged = ReadFile("/proc/" + std::to_string(pid) + "/cmdline");
+      if (tagged.find(dir_.path()) != std::string::npos) kill(pid, SIGKILL);
+    }
+  }
+
+  static std::string ReadFile(const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
   }
 
   void WriteConfig(const std::string& text) { std::ofstream(dir_.File("config.json")) << text; }
@@ -187,7 +206,6 @@ class SchedulerTest : public ::testing::Test {
       const std::string node = worker["node"];
       if (master.nodes.empty() || master.nodes.back() != node) master.nodes.push_back(node);
     }
-    for (const std::string& dir : Dirs(master)) run_dirs_[dir] = true;
     const MonotonicTime bound = Soon();
     while (!(std::ifstream(Dirs(master)[0] + "/pid") >> master.pid)) {
       EXPECT_LT(RealClock().Monotonic(), bound) << "no master process";
@@ -277,11 +295,9 @@ class SchedulerTest : public ::testing::Test {
   void TellAll(const Master& master, const std::string& word) {
     for (const std::string& dir : Dirs(master)) {
       EXPECT_THAT(Tell(dir, word, Soon()), IsOk()) << dir;
-      run_dirs_.erase(dir);
     }
   }
 
-  static constexpr MonotonicTime kNoWaitAtAll = MonotonicTime::min();
   TempDir dir_;
   UniqueFd stop_;
   std::mutex mutex_;
@@ -291,7 +307,6 @@ class SchedulerTest : public ::testing::Test {
   Thread thread_;
   std::unique_ptr<proto::Scheduler::Stub> stub_;
   std::map<std::string, uint64_t> seen_;
-  std::map<std::string, bool> run_dirs_;
   std::string certificate_;
 };
 

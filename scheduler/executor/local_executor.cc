@@ -25,6 +25,9 @@ namespace {
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(100);
 constexpr Duration kMaxBackoff = std::chrono::seconds(5);
 constexpr Duration kSweepAgain = std::chrono::milliseconds(50);
+constexpr uint64_t kMaxLogBytes = 16 << 20;
+// The exit code of a master or agent whose options or job can't work.
+constexpr int kCantWork = 78;
 constexpr char kMaster[] = "master";
 constexpr char kAgent[] = "agent";
 
@@ -177,11 +180,27 @@ void LocalExecutor::Launch(const Key& key, Process& process) {
   Watch(key, process);
 }
 
+std::string LocalExecutor::Dir(const Attempt& attempt, const Process& process) const {
+  const bool master = process.record.role == kMaster;
+  return JoinPath(attempt.plan.run_dir, master ? std::string(kMaster) : process.record.node);
+}
+
+std::string LocalExecutor::LogNote(const Attempt& attempt, const Process& process) const {
+  const std::string path = JoinPath(Dir(attempt, process), process.record.role + ".log");
+  const Result<std::string> text = RealFileSystem().ReadFile(path, kMaxLogBytes);
+  std::string last;
+  if (text.ok()) {
+    for (const std::string& line : Split(*text, '\n')) {
+      if (!Trim(line).empty()) last = Trim(line);
+    }
+  }
+  return fmt::format(" ({}all of its log: {})", last.empty() ? "" : last + "; ", path);
+}
+
 Status LocalExecutor::Spawn(const Attempt& attempt, Process& process) {
   const AttemptPlan& plan = attempt.plan;
   const bool master = process.record.role == kMaster;
-  const std::string dir =
-      JoinPath(plan.run_dir, master ? std::string(kMaster) : process.record.node);
+  const std::string dir = Dir(attempt, process);
   const std::string tmp = JoinPath(dir, "tmp");
   const std::string runtime = JoinPath(dir, "runtime");
   for (const std::string& each : {tmp, runtime}) {
@@ -253,17 +272,21 @@ void LocalExecutor::OnExit(const Key& key, Process& process) {
   if (attempt->stage != Stage::kRunning || agent_done) {
     process.done = true;
   } else {
+    if (status && status->signal == 0 && status->code == kCantWork) {
+      process.done = true;
+      Lose(key, fmt::format("{} can't work{}", NameOf(process.record), LogNote(*attempt, process)),
+           true);
+      return;
+    }
     const bool settled = clock_.Monotonic() - process.started >= kSettled;
     process.short_starts = settled ? 1 : process.short_starts + 1;
     if (process.short_starts >= kMaxStarts) {
       process.done = true;
-      Lose(key,
-           fmt::format("{} ended {} times in a row, the last time with {}; its log is {}",
-                       NameOf(process.record), process.short_starts, how,
-                       JoinPath(attempt->plan.run_dir, process.record.role == kMaster
-                                                           ? std::string("master/master.log")
-                                                           : process.record.node + "/agent.log")),
-           false);
+      Lose(
+          key,
+          fmt::format("{} ended {} times in a row, the last time with {}{}", NameOf(process.record),
+                      process.short_starts, how, LogNote(*attempt, process)),
+          false);
       return;
     }
     const Duration backoff = Backoff(process.short_starts - 1);
@@ -282,7 +305,7 @@ void LocalExecutor::OnExit(const Key& key, Process& process) {
 
 void LocalExecutor::Lose(const Key& key, const std::string& reason, bool permanent) {
   listener_.OnAttemptLost(key.first, key.second, reason, permanent);
-  Terminate(key);
+  Terminate(key, true);
 }
 
 void LocalExecutor::SetDeadline(const std::string& job_id, uint32_t attempt_number,
@@ -299,7 +322,9 @@ void LocalExecutor::ArmDeadline(const Key& key, MonotonicTime deadline) {
   attempt->timer = loop_.AddTimer(deadline, [this, key] {
     listener_.OnExecutorEvent(key.first, "deadline",
                               "not gone at the deadline: its processes get SIGTERM");
-    Terminate(key);
+    // The master of a job whose time is over may still say what became of it.
+    const Attempt* late = Find(key);
+    if (late != nullptr) Terminate(key, late->stage != Stage::kRunning);
   });
 }
 
@@ -322,13 +347,14 @@ void LocalExecutor::Finish(const std::string& job_id, uint32_t attempt_number, D
   ScheduleSweep(key, Duration(0));
 }
 
-void LocalExecutor::Terminate(const Key& key) {
+void LocalExecutor::Terminate(const Key& key, bool master_too) {
   Attempt* attempt = Find(key);
   if (attempt == nullptr || attempt->stage >= Stage::kTerminating) return;
   EnterStage(*attempt, Stage::kTerminating);
   for (auto& process : attempt->processes) {
+    if (!process->running || (process->record.role == kMaster && !master_too)) continue;
     // One that has just ended needs no signal.
-    if (process->running) (void)SignalPidfd(process->fd(), SIGTERM).ok();
+    (void)SignalPidfd(process->fd(), SIGTERM).ok();
   }
   loop_.CancelTimer(attempt->timer);
   attempt->timer = loop_.AddTimer(SaturatingAdd(clock_.Monotonic(), options_.kill_after),
@@ -370,9 +396,7 @@ void LocalExecutor::Sweep(const Key& key) {
   }
   if (left->empty() && all_done) {
     for (const auto& process : attempt->processes) {
-      const std::string dir =
-          JoinPath(attempt->plan.run_dir,
-                   process->record.role == kMaster ? std::string(kMaster) : process->record.node);
+      const std::string dir = Dir(*attempt, *process);
       for (const char* name : {"tmp", "runtime"}) {
         if (Status s = RemoveAll(JoinPath(dir, name)); !s.ok()) LogWarning("{}", s.message());
       }

@@ -19,8 +19,9 @@ namespace godwit {
 // carries kTagVariable in its environment, by which leftovers are found.
 //
 // What an exit means: a master is started again until the attempt is told to end; an agent that
-// ended by itself (kAgentDone) is not, any other is. kMaxStarts starts in a row that live shorter
-// than kSettled lose the attempt.
+// ended as it was told to (0, 1, 75, 76) is not, any other is. kMaxStarts starts in a row that live
+// shorter than kSettled lose the attempt, and so does exit code 78 at once: what can't work now
+// will not work later.
 class LocalExecutor : public Executor {
  public:
   struct Options {
@@ -73,10 +74,13 @@ class LocalExecutor : public Executor {
   Attempt& Make(const AttemptPlan& plan);
   void Launch(const Key& key, Process& process);
   Status Spawn(const Attempt& attempt, Process& process);
+  std::string Dir(const Attempt& attempt, const Process& process) const;
+  // " (<last line of its log>; all of it: <path>)"
+  std::string LogNote(const Attempt& attempt, const Process& process) const;
   void Watch(const Key& key, Process& process);
   void OnExit(const Key& key, Process& process);
   void Lose(const Key& key, const std::string& reason, bool permanent);
-  void Terminate(const Key& key);
+  void Terminate(const Key& key, bool master_too);
   void Kill(const Key& key);
   void ArmDeadline(const Key& key, MonotonicTime deadline);
   void EnterStage(Attempt& attempt, Stage stage);

@@ -183,6 +183,16 @@ TEST_F(LocalExecutorTest, AWorkingDirectoryThatDoesNotExistIsAPermanentLoss) {
   RunUntil([&] { return recorder_.gone; });
 }
 
+TEST_F(LocalExecutorTest, WhatCantWorkIsNotTriedAgain) {
+  executor_->Start(plan_);
+  ASSERT_OK(Tell(Dir("node-4"), "78", Soon()));
+  RunUntil([&] { return recorder_.gone; });
+  EXPECT_THAT(recorder_.lost, HasSubstr("the agent on node-4 can't work"));
+  EXPECT_THAT(recorder_.lost, HasSubstr(Dir("node-4") + "/agent.log"));
+  EXPECT_TRUE(recorder_.permanent);
+  EXPECT_EQ(recorder_.starts["agentnode-4"], 1);
+}
+
 TEST_F(LocalExecutorTest, NodesAreNotFreeUntilWhatEscapedIsGone) {
   executor_->Start(plan_);
   executor_->Finish("job-1", 2, std::chrono::seconds(30));
@@ -205,13 +215,15 @@ TEST_F(LocalExecutorTest, AtTheDeadlineProcessesGetSigtermAndThenSigkill) {
   EXPECT_EQ(Alive(), 0u);
 }
 
-TEST_F(LocalExecutorTest, WhoHeedsSigtermIsNotKilled) {
+TEST_F(LocalExecutorTest, TheMasterMayReportAfterTheDeadlineUntilTheKill) {
   executor_->Start(plan_);
   WaitUntilAllListen();
   for (const char* name : {"master", "node-0", "node-4"}) {
     RunUntil([&] { return access((Dir(name) + "/control").c_str(), F_OK) == 0; });
   }
   executor_->SetDeadline("job-1", 2, RealClock().Monotonic());
+  RunUntil([&] { return Alive() == 1; });
+  EXPECT_EQ(kill(recorder_.processes["master"].pid, 0), 0);
   RunUntil([&] { return recorder_.gone; });
   EXPECT_EQ(Alive(), 0u);
 }
