@@ -6,13 +6,14 @@
 //   gate_bench --loop N      only take N steps: for `strace -f -c gate_bench --loop 1000000`, whose
 //                            count of system calls must not grow with N
 #include <godwit/runtime/run.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <filesystem>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -70,12 +71,18 @@ constexpr int kBatches = 21;
 // the first step.
 std::vector<double> Loop(uint64_t steps, unsigned long long* allocated) {
   std::vector<float> weights(1000);
-  auto run = godwit::Run::OpenOrExit(nullptr, nullptr, {.steps = steps});
+  // With a directory, so that the fence and the snapshot's due date are looked at; but no save
+  // falls due before the end.
+  char dir[] = "/tmp/gate_bench.XXXXXX";
+  if (mkdtemp(dir) == nullptr) std::abort();
+  auto run = godwit::Run::OpenOrExit(nullptr, nullptr,
+                                     {.dir = dir, .steps = steps, .persist_every = steps + 1});
   run.Track("weights", weights);
   run.TryRestore().value();
   std::vector<double> per_step;
   per_step.reserve(steps / kBatch + 1);
   unsigned long long before = 0;
+  unsigned long long at_last = 0;
   Clock::time_point began;
   for (godwit::Step& step : run.Steps()) {
     step.Update([] {});
@@ -87,8 +94,11 @@ std::vector<double> Loop(uint64_t steps, unsigned long long* allocated) {
       per_step.push_back(Nanos(now - began) / kBatch);
       began = now;
     }
+    at_last = allocations.load();
   }
-  *allocated = allocations.load() - before;
+  *allocated = at_last - before;
+  if (run.ExitCode() != 0) std::abort();
+  std::filesystem::remove_all(dir);
   return per_step;
 }
 

@@ -115,12 +115,13 @@ TEST_F(SoloRunTest, GoesOnExactlyWhereItWasSaved) {
   EXPECT_EQ(exit_code_, 1);  // left early
   const auto second = RunOnce(dir_->File("b"), 53, 0, &from);
   EXPECT_FALSE(from.fresh);
-  EXPECT_EQ(from.step, 30u) << from.reason;
+  // Snapshots that come faster than they can be saved are skipped.
+  EXPECT_THAT(from.step, ::testing::AnyOf(10, 20, 30)) << from.reason;
   EXPECT_EQ(exit_code_, 0);
   EXPECT_EQ(second->weights, whole->weights);
   EXPECT_EQ(second->updates, 53u);
   EXPECT_EQ(second->note, "after step 52");
-  // Steps 30 to 33 were done again; with the first 30 it's the order of the undisturbed run.
+  // What came after the save was done again; before and after it's the undisturbed run's order.
   const size_t kept = whole->ids.size() - second->ids.size();
   ASSERT_LT(kept, first->ids.size());
   std::vector<uint64_t> ids(first->ids.begin(), first->ids.begin() + static_cast<ptrdiff_t>(kept));
@@ -368,6 +369,7 @@ class FakeNode {
         }
       }
       for (uint32_t i = 0; i < slots_.size(); ++i) {
+        FreeOldSnapshots(&slots_[i]);
         auto request = slots_[i].agent->TakeKvRequest();
         if (request.ok() && request->has_value()) waiting[i] = **request;
         const auto it = waiting.find(i);
@@ -387,6 +389,15 @@ class FakeNode {
       pollfd p{listener_.get(), POLLIN, 0};
       poll(&p, 1, 2);
     }
+  }
+  // As an agent does once the newest snapshot is whole on all nodes.
+  void FreeOldSnapshots(Slot* slot) {
+    const auto report = slot->agent->Report();
+    if (!report.ok() || !report->staged_step || !slot->snapshot_fd.valid()) return;
+    auto mapping = SharedMapping::Map(slot->snapshot_fd.get(), 0);
+    ASSERT_THAT(mapping, IsOk());
+    auto arena = ckpt::Arena::Attach(mapping->bytes());
+    if (arena.ok()) arena->FreeOlder(epoch_, *report->staged_step);
   }
   static Status Reply(int fd, const KeeperMessage& message, const std::vector<int>& fds) {
     return SendMessage(fd, AsBytes(EncodeKeeperMessage(message)), fds);
@@ -433,7 +444,8 @@ std::future<std::unique_ptr<WorkerResult>> Work(Run run, std::function<void(Step
 TEST(JobRunTest, ANoticeStopsItAtTheAgreedStepWithAWholeSnapshot) {
   FakeNode node(1);
   node.Prepare(1);
-  auto run = node.Open(0, {.dir = node.checkpoints(), .steps = 1'000'000, .snapshot_every = 50});
+  auto run = node.Open(
+      0, {.dir = node.checkpoints(), .steps = 1'000'000, .snapshot_every = 0, .persist_every = 0});
   ASSERT_THAT(run, IsOk());
   std::promise<void> passed;
   auto worker = Work(std::move(*run), [&](Step& step) {
@@ -592,7 +604,9 @@ TEST(JobRunTest, TwoRanksStopAtTheSameStepAndAgree) {
   node.Prepare(1);
   std::vector<std::future<std::unique_ptr<WorkerResult>>> workers;
   for (uint32_t i = 0; i < 2; ++i) {
-    auto run = node.Open(i, {.dir = node.checkpoints(), .steps = 1'000'000});
+    auto run = node.Open(
+        i,
+        {.dir = node.checkpoints(), .steps = 1'000'000, .snapshot_every = 0, .persist_every = 0});
     ASSERT_THAT(run, IsOk());
     workers.push_back(Work(std::move(*run)));
   }

@@ -114,19 +114,25 @@ TEST(GlooCollectiveTest, APeerThatIsGoneIsAnErrorForTheOthers) {
     return OpenGlooCollective(
         {.rank = rank, .world_size = 2, .host = "127.0.0.1", .timeout = seconds(30)}, exchange);
   };
-  auto other = std::async(std::launch::async, [&] { ASSERT_THAT(open(1), IsOk()); });
+  std::promise<void> connected;
+  auto other = std::async(std::launch::async, [&] {
+    const auto collective = open(1);
+    ASSERT_THAT(collective, IsOk());
+    connected.get_future().wait();
+  });
   auto collective = open(0);
+  connected.set_value();
   ASSERT_THAT(collective, IsOk());
   other.get();
   std::vector<float> values(100, 1.0f);
   EXPECT_THAT((*collective)->AllReduceSum(values), StatusIs(StatusCode::kUnavailable));
 }
 
-TEST(GlooCollectiveTest, AHostThatDoesNotExistIsAnError) {
+TEST(GlooCollectiveTest, AnAddressOfAnotherHostIsAnError) {
   Keys keys;
   const KeyExchange exchange = keys.exchange();
   EXPECT_FALSE(
-      OpenGlooCollective({.rank = 0, .world_size = 2, .host = "nowhere.invalid"}, exchange).ok());
+      OpenGlooCollective({.rank = 0, .world_size = 2, .host = "192.0.2.1"}, exchange).ok());
 }
 
 }  // namespace
