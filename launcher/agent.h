@@ -12,8 +12,8 @@ struct AgentOptions {
   std::string job_id;
   uint32_t attempt = 1;
   std::string node_id;
-  uint32_t node_index = 0;       // 0-based place of the node in the job's allocation
-  uint32_t slots = 1;            // worker slots of the node, 1 to kMaxNodeSlots
+  uint32_t node_index = 0;  // 0-based place of the node in the job's allocation
+  uint32_t slots = 1;       // worker slots of the node, 1 to kMaxNodeSlots
   // Where to ask for the master (Scheduler.LocateMaster): a gRPC target, "unix:/path" or
   // "127.0.0.1:4711".
   std::string scheduler;

@@ -44,9 +44,7 @@ constexpr Duration kLeaveLimit = std::chrono::seconds(1);
 constexpr Duration kConsoleLimit = std::chrono::seconds(10);
 constexpr size_t kLogTailBytes = 1024;
 
-void PrintLine(const std::string& line) {
-  std::fprintf(stderr, "godwit run: %s\n", line.c_str());
-}
+void PrintLine(const std::string& line) { std::fprintf(stderr, "godwit run: %s\n", line.c_str()); }
 
 // The same search that executing does, made before anything is started.
 Status CheckProgram(const std::string& program) {
@@ -218,9 +216,8 @@ Status PlainRun::Open() {
       [this](const std::string& why) { agent_->End(kExitFailed, why); });
   GODWIT_RETURN_IF_ERROR(master_->Start());
   if (!options_.quiet) {
-    GODWIT_ASSIGN_OR_RETURN(
-        console_, ConsoleTail::Start({.directory = agent_->log_dir(),
-                                      .prefix = options_.nproc_per_node > 1}));
+    GODWIT_ASSIGN_OR_RETURN(console_, ConsoleTail::Start({.directory = agent_->log_dir(),
+                                                          .prefix = options_.nproc_per_node > 1}));
   }
   return OkStatus();
 }
@@ -234,8 +231,8 @@ void PlainRun::OnSignal(int signal) {
             HumanDuration(options_.shutdown_timeout) + "; a second signal ends it at once");
   agent_->loop().AddTimer(
       SaturatingAdd(MonotonicClock::now(), options_.shutdown_timeout + kShutdownSlack), [this] {
-        agent_->End(kExitPreemptedLoss, "it has not left within " +
-                                            HumanDuration(options_.shutdown_timeout));
+        agent_->End(kExitPreemptedLoss,
+                    "it has not left within " + HumanDuration(options_.shutdown_timeout));
       });
   Notify();
 }
@@ -243,23 +240,23 @@ void PlainRun::OnSignal(int signal) {
 void PlainRun::Notify() {
   // The call blocks, and the loop has better things to do. A master that is just being started
   // again is waited for.
-  notifier_ = Thread("gw-notice", [this, deadline = SaturatingAdd(MonotonicClock::now(),
-                                                                  options_.shutdown_timeout)](
-                                      StopToken) {
-    proto::NoticeRequest request;
-    request.set_id(notice_id_);
-    request.set_reason("operator");
-    request.set_preemptor("signal to godwit run");
-    request.set_time_left_ns(
-        static_cast<uint64_t>(std::max<int64_t>(options_.shutdown_timeout.count(), 1)));
-    const Result<proto::NoticeReply> reply =
-        NotifyMaster("unix:" + master_socket_, request, deadline);
-    if (!reply.ok()) {
-      LogWarning("{}", reply.status().message());
-    } else if (!reply->accepted()) {
-      LogInfo("the notice was not accepted: {}", reply->message());
-    }
-  });
+  notifier_ =
+      Thread("gw-notice", [this, deadline = SaturatingAdd(MonotonicClock::now(),
+                                                          options_.shutdown_timeout)](StopToken) {
+        proto::NoticeRequest request;
+        request.set_id(notice_id_);
+        request.set_reason("operator");
+        request.set_preemptor("signal to godwit run");
+        request.set_time_left_ns(
+            static_cast<uint64_t>(std::max<int64_t>(options_.shutdown_timeout.count(), 1)));
+        const Result<proto::NoticeReply> reply =
+            NotifyMaster("unix:" + master_socket_, request, deadline);
+        if (!reply.ok()) {
+          LogWarning("{}", reply.status().message());
+        } else if (!reply->accepted()) {
+          LogInfo("the notice was not accepted: {}", reply->message());
+        }
+      });
 }
 
 void PlainRun::OnMasterEnded(int exit_code) {

@@ -10,12 +10,12 @@ namespace godwit {
 
 // `godwit run`: one node, no scheduler.
 struct PlainRunOptions {
-  uint32_t nproc_per_node = 1;             // workers, 1 to kMaxNodeSlots (agent.h)
-  std::string dir;                         // of checkpoints; overrides the program's; empty: its own
-  uint32_t max_restarts = 0;               // in place, after failures
-  std::vector<std::string> argv;           // the program and its arguments; not empty
-  std::string run_id;                      // name of the job; empty: one is made
-  std::string log_dir;                     // workers' output is kept there; empty: in run_dir
+  uint32_t nproc_per_node = 1;    // workers, 1 to kMaxNodeSlots (agent.h)
+  std::string dir;                // of checkpoints; overrides the program's; empty: its own
+  uint32_t max_restarts = 0;      // in place, after failures
+  std::vector<std::string> argv;  // the program and its arguments; not empty
+  std::string run_id;             // name of the job; empty: one is made
+  std::string log_dir;            // workers' output is kept there; empty: in run_dir
   // Sockets, journal, logs. Empty: a private directory under TMPDIR that is removed at the end
   // unless the run failed (its path is printed then).
   std::string run_dir;
@@ -23,7 +23,7 @@ struct PlainRunOptions {
   Duration shutdown_timeout = std::chrono::seconds(30);
   // The keeper's binary; empty: godwit-keeper beside this program, else in ../libexec.
   std::string keeper_program;
-  bool quiet = false;                      // workers' output goes to files only
+  bool quiet = false;  // workers' output goes to files only
 };
 
 // Runs `argv` with its workers to the end; blocks. This process is the node's agent; it starts a

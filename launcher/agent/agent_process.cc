@@ -66,9 +66,9 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
     if (MonotonicClock::now() >= limit) {
       char pid[32] = {};
       const ssize_t n = pread(fd.get(), pid, sizeof(pid) - 1, 0);
-      return FailedPreconditionError(
-          "run directory " + run_dir + ": another agent uses it: process " +
-          (n > 0 ? std::string(Trim(pid)) : std::string("unknown")));
+      return FailedPreconditionError("run directory " + run_dir +
+                                     ": another agent uses it: process " +
+                                     (n > 0 ? std::string(Trim(pid)) : std::string("unknown")));
     }
     const timespec pause = {.tv_sec = 0, .tv_nsec = kLockLook.count()};
     nanosleep(&pause, nullptr);
@@ -131,8 +131,7 @@ Status AgentProcess::Init() {
   GODWIT_ASSIGN_OR_RETURN(
       signals_, BlockSignalsToFd({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2}));
   GODWIT_ASSIGN_OR_RETURN(loop_, EventLoop::Open());
-  GODWIT_RETURN_IF_ERROR(
-      loop_->AddFd(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); }));
+  GODWIT_RETURN_IF_ERROR(loop_->AddFd(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); }));
 
   socket_ = JoinPath(options_.run_dir, "keeper.sock");
   std::string program = options_.keeper_program;
@@ -147,13 +146,13 @@ Status AgentProcess::Init() {
                           .adopt_window = options_.adopt_window,
                           .inherit_stdin = extras_.inherit_stdin},
       loop_.get(),
-      KeeperLink::Callbacks{
-          .message =
-              [this](const KeeperMessage& message, std::vector<UniqueFd> fds) {
-                node_->OnKeeperMessage(message, std::move(fds), MonotonicClock::now());
-                ArmTimer();
-              },
-          .lost = [this](const std::string& why) { OnKeeperLost(why); }});
+      KeeperLink::Callbacks{.message =
+                                [this](const KeeperMessage& message, std::vector<UniqueFd> fds) {
+                                  node_->OnKeeperMessage(message, std::move(fds),
+                                                         MonotonicClock::now());
+                                  ArmTimer();
+                                },
+                            .lost = [this](const std::string& why) { OnKeeperLost(why); }});
 
   NodeAgent::Options node;
   node.job_id = options_.job_id;
@@ -170,8 +169,8 @@ Status AgentProcess::Init() {
   node.choose_master_port = extras_.choose_master_port;
   node_ = std::make_unique<NodeAgent>(std::move(node), this, MonotonicClock::now());
 
-  persister_ = std::make_unique<Persister>(
-      &RealFileSystem(), &RealClock(), [this](PersistResult result) {
+  persister_ =
+      std::make_unique<Persister>(&RealFileSystem(), &RealClock(), [this](PersistResult result) {
         auto shared = std::make_shared<PersistResult>(std::move(result));
         const Status posted = loop_->Post([this, shared] {
           node_->OnPersisted(std::move(*shared), MonotonicClock::now());

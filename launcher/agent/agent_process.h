@@ -27,8 +27,8 @@ class AgentProcess : public NodeEffects {
     std::vector<std::string> worker_environment;  // NAME=value
     bool choose_master_port = false;
     bool inherit_stdin = false;
-    std::string log_dir;                          // empty: <run_dir>/workers
-    std::function<void(int signal)> on_signal;    // SIGTERM, SIGINT; empty: End(76)
+    std::string log_dir;                            // empty: <run_dir>/workers
+    std::function<void(int signal)> on_signal;      // SIGTERM, SIGINT; empty: End(76)
     std::function<void(pid_t pid)> on_child_ended;  // an ended child that isn't the keeper: reap it
     std::function<void(const std::string&)> tell;
   };
@@ -78,7 +78,7 @@ class AgentProcess : public NodeEffects {
   EventLoop::TimerId timer_ = 0;
   MonotonicTime timer_at_{};
   std::vector<MonotonicTime> keeper_starts_;  // recent ones
-  bool orphans_ = false;  // those of a lost keeper are being ended
+  bool orphans_ = false;                      // those of a lost keeper are being ended
   bool ending_ = false;
   int exit_code_ = 0;
   std::string end_reason_;

@@ -68,11 +68,16 @@ class AgentProcessTest : public ::testing::Test {
   }
   void StartAgent(uint32_t slots = 1, const std::string& window = "60s",
                   const std::string& lost_limit = "120s") {
-    const UniqueFd log(open(dir_->File("agent.log").c_str(),
-                            O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
+    const UniqueFd log(
+        open(dir_->File("agent.log").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
     SpawnOptions options;
-    options.argv = {GODWIT_TEST_AGENT, "agent",    "unix:" + dir_->File("master.sock"),
-                    dir_->File("node"), std::to_string(slots), window, lost_limit};
+    options.argv = {GODWIT_TEST_AGENT,
+                    "agent",
+                    "unix:" + dir_->File("master.sock"),
+                    dir_->File("node"),
+                    std::to_string(slots),
+                    window,
+                    lost_limit};
     options.stdin_fd = SpawnOptions::kDevNull;
     options.stdout_fd = log.get();
     options.stderr_fd = log.get();
@@ -213,8 +218,7 @@ TEST_F(AgentProcessTest, AKilledWorkerIsReportedAndStartsAgainFromMemory) {
   const MonotonicTime killed = MonotonicClock::now();
   ASSERT_EQ(kill(pid, SIGKILL), 0);
   const proto::WorkerExited exited = Await(Kind::kWorkerExited).worker_exited();
-  RecordProperty("exit_told_us",
-                 std::to_string((MonotonicClock::now() - killed).count() / 1000));
+  RecordProperty("exit_told_us", std::to_string((MonotonicClock::now() - killed).count() / 1000));
   EXPECT_EQ(exited.signal(), SIGKILL);
   EXPECT_GT(exited.entered(), 0u);
   Say([](proto::MasterOrder* order) { order->mutable_stop_workers()->set_epoch(1); });
@@ -260,8 +264,7 @@ TEST_F(AgentProcessTest, WithoutAnAdoptWindowAKilledAgentTakesAllAlong) {
   ASSERT_OK(agent_->Wait(Soon()));
   agent_.reset();
   EXPECT_TRUE(WaitGone(pid, SaturatingAdd(killed, std::chrono::seconds(2))));
-  EXPECT_TRUE(WaitUntil(
-      [&] { return access(dir_->File("node/keeper.sock").c_str(), F_OK) != 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return access(dir_->File("node/keeper.sock").c_str(), F_OK) != 0; }));
 }
 
 TEST_F(AgentProcessTest, AKilledKeepersSnapshotIsSavedAndANewOneStarts) {
@@ -345,8 +348,13 @@ TEST_F(AgentProcessTest, ASecondAgentOnTheSameDirectoryWaitsThenGivesUp) {
   StartAgent();
   Await(Kind::kHello);
   SpawnOptions options;
-  options.argv = {GODWIT_TEST_AGENT, "agent", "unix:" + dir_->File("master.sock"),
-                  dir_->File("node"), "1", "0s", "1s"};
+  options.argv = {GODWIT_TEST_AGENT,
+                  "agent",
+                  "unix:" + dir_->File("master.sock"),
+                  dir_->File("node"),
+                  "1",
+                  "0s",
+                  "1s"};
   options.stdin_fd = SpawnOptions::kDevNull;
   const UniqueFd log(open(dir_->File("second.log").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   options.stderr_fd = log.get();
@@ -380,8 +388,8 @@ class PlainRunTest : public ::testing::Test {
     const UniqueFd out(open(dir_->File("out").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     const UniqueFd err(open(dir_->File("err").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     SpawnOptions options;
-    options.argv = {GODWIT_TEST_AGENT, "plain", dir_->File("run"), std::to_string(workers), "20s",
-                    "--"};
+    options.argv = {GODWIT_TEST_AGENT,       "plain", dir_->File("run"),
+                    std::to_string(workers), "20s",   "--"};
     options.argv.insert(options.argv.end(), command.begin(), command.end());
     options.stdin_fd = SpawnOptions::kDevNull;
     options.stdout_fd = out.get();

@@ -21,12 +21,12 @@ namespace godwit {
 class KeeperLink {
  public:
   struct Options {
-    std::string program;          // the keeper's binary
-    std::string socket;           // absolute
+    std::string program;  // the keeper's binary
+    std::string socket;   // absolute
     std::string run_dir;
     uint32_t slots = 1;
-    Duration adopt_window{0};     // 0: the keeper also ends by its parent's death
-    bool inherit_stdin = false;   // else the workers read from /dev/null
+    Duration adopt_window{0};    // 0: the keeper also ends by its parent's death
+    bool inherit_stdin = false;  // else the workers read from /dev/null
   };
   struct Callbacks {
     std::function<void(const KeeperMessage&, std::vector<UniqueFd>)> message;

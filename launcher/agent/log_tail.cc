@@ -56,8 +56,8 @@ std::string LogTail(const std::string& path, size_t max_bytes) {
   std::string text(wanted, '\0');
   size_t got = 0;
   while (got < wanted) {
-    const ssize_t n = pread(fd.get(), text.data() + got, wanted - got,
-                            static_cast<off_t>(size - wanted + got));
+    const ssize_t n =
+        pread(fd.get(), text.data() + got, wanted - got, static_cast<off_t>(size - wanted + got));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     got += static_cast<size_t>(n);

@@ -43,6 +43,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // By default a master that is just being started is tried again only after a second.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 10);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // A connection of its own, so that a new call never inherits a dead one's back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
@@ -133,9 +136,8 @@ Result<std::string> MasterLink::Locate() {
   request.set_job_id(options_.job_id);
   request.set_attempt(options_.attempt);
   proto::LocateMasterReply reply;
-  const grpc::Status status =
-      proto::Scheduler::NewStub(MakeChannel(options_.scheduler))
-          ->LocateMaster(&context, request, &reply);
+  const grpc::Status status = proto::Scheduler::NewStub(MakeChannel(options_.scheduler))
+                                  ->LocateMaster(&context, request, &reply);
   {
     MutexLock lock(mutex_);
     context_ = nullptr;

@@ -30,7 +30,7 @@ class MasterLink {
     std::string scheduler;  // gRPC target to ask; or
     std::string master;     // the master's own
   };
-  struct Callbacks {        // on the loop's thread
+  struct Callbacks {  // on the loop's thread
     // A new stream is there: the first report to send is Hello.
     std::function<void()> connected;
     std::function<void(const proto::MasterOrder&)> order;
@@ -45,8 +45,8 @@ class MasterLink {
   ~MasterLink();  // ends the stream; no callback comes after it
 
   void Start();
-  // Queues a report on the stream that `connected` told of last; nothing is sent once it has broken.
-  // Never blocks. False: it was not queued. Loop thread.
+  // Queues a report on the stream that `connected` told of last; nothing is sent once it has
+  // broken. Never blocks. False: it was not queued. Loop thread.
   bool Send(proto::AgentReport report);
   // Waits until all reports were handed to the transport, at most until the deadline. For the last
   // words before an end.
@@ -66,13 +66,13 @@ class MasterLink {
 
   Mutex mutex_;
   CondVar changed_;
-  bool open_ GUARDED_BY(mutex_) = false;       // a stream takes reports
+  bool open_ GUARDED_BY(mutex_) = false;  // a stream takes reports
   bool writing_ GUARDED_BY(mutex_) = false;
   std::deque<proto::AgentReport> queue_ GUARDED_BY(mutex_);
   grpc::ClientContext* context_ GUARDED_BY(mutex_) = nullptr;  // of the call under way
   bool stopped_ GUARDED_BY(mutex_) = false;
-  uint64_t stream_ GUARDED_BY(mutex_) = 0;     // number of the newest stream
-  uint64_t known_stream_ = 0;                  // the loop's: the one that `connected` told of
+  uint64_t stream_ GUARDED_BY(mutex_) = 0;  // number of the newest stream
+  uint64_t known_stream_ = 0;               // the loop's: the one that `connected` told of
   Thread thread_;
 };
 

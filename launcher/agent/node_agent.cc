@@ -238,8 +238,7 @@ void NodeAgent::OnKeeperMessage(const KeeperMessage& message, std::vector<Unique
   } else if (const auto* error = std::get_if<ErrorReply>(&message)) {
     OnKeeperError(*error);
   } else {
-    LogWarning("the keeper sent a message of type {}, which is none for an agent",
-               message.index());
+    LogWarning("the keeper sent a message of type {}, which is none for an agent", message.index());
   }
 }
 
@@ -329,8 +328,8 @@ void NodeAgent::OnStarted(const StartWorkerReply& reply) {
   slot.starting = false;
   slot.started_epoch = slot.membership.epoch;
   slot.pid = reply.pid;
-  LogInfo("rank {} of epoch {} runs in {}: process {}", slot.membership.rank,
-          slot.membership.epoch, SlotName(reply.slot), reply.pid);
+  LogInfo("rank {} of epoch {} runs in {}: process {}", slot.membership.rank, slot.membership.epoch,
+          SlotName(reply.slot), reply.pid);
   proto::AgentReport report;
   proto::WorkerStarted* const started = report.mutable_worker_started();
   started->set_epoch(slot.membership.epoch);
@@ -632,8 +631,8 @@ std::vector<std::string> NodeAgent::WorkerEnvironment(const proto::StartEpoch& o
 }
 
 std::string NodeAgent::LogPath(uint64_t epoch, uint32_t rank, const char* suffix) const {
-  return JoinPath(options_.log_dir, "e" + std::to_string(epoch) + "-r" + std::to_string(rank) +
-                                        "." + suffix);
+  return JoinPath(options_.log_dir,
+                  "e" + std::to_string(epoch) + "-r" + std::to_string(rank) + "." + suffix);
 }
 
 void NodeAgent::Do(const proto::Resume& order) {

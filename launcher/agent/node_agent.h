@@ -53,12 +53,12 @@ class NodeAgent {
     uint32_t slots = 1;
     std::string run_dir;
     std::string keeper_socket;
-    std::string cwd;                     // of the workers
-    std::vector<std::string> environment;   // of the agent itself: NAME=value
+    std::string cwd;                              // of the workers
+    std::vector<std::string> environment;         // of the agent itself: NAME=value
     std::vector<std::string> worker_environment;  // stronger than that and the job's
-    std::string log_dir;                 // of the workers' output
+    std::string log_dir;                          // of the workers' output
     Duration master_lost_limit = std::chrono::seconds(120);
-    bool choose_master_port = false;     // MASTER_ADDR and MASTER_PORT for a job of one node
+    bool choose_master_port = false;  // MASTER_ADDR and MASTER_PORT for a job of one node
   };
   static constexpr Duration kHeartbeat = std::chrono::milliseconds(500);
 
@@ -99,20 +99,20 @@ class NodeAgent {
   };
   struct Slot {
     std::unique_ptr<AgentChannel> channel;
-    bool running = false;      // started (or being started), its end not yet told
-    bool starting = false;     // asked for, not yet answered
-    bool gone = true;          // nothing of a worker is left
+    bool running = false;   // started (or being started), its end not yet told
+    bool starting = false;  // asked for, not yet answered
+    bool gone = true;       // nothing of a worker is left
     int32_t pid = 0;
     Membership membership;
     uint64_t started_epoch = 0;  // in which the keeper started the last worker
     bool claimed = false;
     ClaimRequest claim;
     Memory memory;
-    std::set<SnapshotName> told;         // whole snapshots that the master knows of
-    std::multiset<SnapshotName> in_use;  // packs of them are being written
-    uint32_t told_report = 0;            // number of the last report that was passed on
-    std::optional<uint64_t> seen_staged; // in that report
-    std::optional<KvRequest> kv;         // waits for the master's answer
+    std::set<SnapshotName> told;                // whole snapshots that the master knows of
+    std::multiset<SnapshotName> in_use;         // packs of them are being written
+    uint32_t told_report = 0;                   // number of the last report that was passed on
+    std::optional<uint64_t> seen_staged;        // in that report
+    std::optional<KvRequest> kv;                // waits for the master's answer
     std::optional<proto::WorkerExited> exited;  // how the last worker of membership.epoch ended
   };
   // The answer to a Persist order, kept for when the order comes again.
@@ -174,15 +174,15 @@ class NodeAgent {
   const Options options_;
   NodeEffects* const effects_;
   std::vector<Slot> slots_;
-  uint64_t epoch_ = 0;                     // the newest that workers were started in
+  uint64_t epoch_ = 0;  // the newest that workers were started in
   bool keeper_ready_ = false;
-  uint32_t states_due_ = 0;                // SlotStates still to come after an attach
+  uint32_t states_due_ = 0;  // SlotStates still to come after an attach
   int32_t keeper_pid_ = 0;
-  bool attached_ = false;                  // Hello was sent on the stream there is
+  bool attached_ = false;  // Hello was sent on the stream there is
   bool connected_ = false;
-  std::optional<MonotonicTime> lost_at_;   // no master since then
-  std::deque<proto::AgentReport> unsent_;  // reports that a new Hello does not contain
-  std::optional<proto::StartEpoch> start_; // waits for the keeper
+  std::optional<MonotonicTime> lost_at_;    // no master since then
+  std::deque<proto::AgentReport> unsent_;   // reports that a new Hello does not contain
+  std::optional<proto::StartEpoch> start_;  // waits for the keeper
   std::optional<Wish> wish_;
   std::vector<proto::FreeSnapshots> frees_;  // wait for packs being written
   std::deque<Persisted> persisted_;

@@ -107,9 +107,7 @@ struct FakeSlot {
     options.clock = &RealClock();
     snapshotter = std::move(*ckpt::Snapshotter::Open(list, *arena, options));
   }
-  void Snapshot(uint64_t step) {
-    ASSERT_OK(snapshotter->StageNow(step, std::chrono::seconds(30)));
-  }
+  void Snapshot(uint64_t step) { ASSERT_OK(snapshotter->StageNow(step, std::chrono::seconds(30))); }
   std::unique_ptr<WorkerChannel> Worker() const {
     return WorkerChannel::Over(page, UniqueFd(dup(doorbell.get())));
   }
@@ -726,7 +724,9 @@ TEST_F(NodeAgentTest, WithoutAMasterForTooLongItEndsWith76) {
 
 TEST_F(NodeAgentTest, ARefusalEndsItWithItsReason) {
   Attach();
-  Order([](proto::MasterOrder* order) { order->mutable_welcome()->set_refused("attempt 1 is over"); });
+  Order([](proto::MasterOrder* order) {
+    order->mutable_welcome()->set_refused("attempt 1 is over");
+  });
   EXPECT_EQ(effects_.ended, 78);
   EXPECT_THAT(effects_.end_reason, HasSubstr("attempt 1 is over"));
 }

@@ -34,7 +34,7 @@ struct PersistResult {
   uint64_t snapshot_epoch = 0;
   uint64_t snapshot_step = 0;
   Result<ckpt::WrittenPack> pack = UnknownError("not run");
-  Duration duration{0};            // of the write alone
+  Duration duration{0};  // of the write alone
 };
 
 // Writes packs, one after the other, on a thread named gw-persist. Thread-safe.

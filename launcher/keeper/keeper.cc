@@ -140,8 +140,7 @@ void Keeper::Do(Actions actions) {
       }
     } else if (const auto* sweep = std::get_if<Sweep>(&action)) {
       slots_[sweep->slot].sweeping = true;
-      slots_[sweep->slot].sweep_limit =
-          SaturatingAdd(MonotonicClock::now(), KeeperCore::kEndLimit);
+      slots_[sweep->slot].sweep_limit = SaturatingAdd(MonotonicClock::now(), KeeperCore::kEndLimit);
     } else {
       LogInfo("ends: {}", std::get<Exit>(action).why);
       exiting_ = true;
@@ -183,8 +182,8 @@ void Keeper::OnAccept() {
       CloseConnection(silent->first);
     }
     const ConnectionId id = next_connection_++;
-    const Status watched = loop_->AddFd(fd->get(), EPOLLIN,
-                                        [this, id](uint32_t events) { OnReadable(id, events); });
+    const Status watched =
+        loop_->AddFd(fd->get(), EPOLLIN, [this, id](uint32_t events) { OnReadable(id, events); });
     if (!watched.ok()) {
       LogWarning("{}", watched.message());
       continue;
@@ -394,9 +393,8 @@ Result<int32_t> Keeper::SpawnWorker(const StartWorkerRequest& request) {
 
 Result<uint64_t> Keeper::ReserveMemory(uint32_t slot, uint64_t bytes) {
   slots_[slot].snapshot.Reset();
-  GODWIT_ASSIGN_OR_RETURN(
-      slots_[slot].snapshot,
-      CreateSharedMemory("godwit-snapshot-" + std::to_string(slot), bytes));
+  GODWIT_ASSIGN_OR_RETURN(slots_[slot].snapshot,
+                          CreateSharedMemory("godwit-snapshot-" + std::to_string(slot), bytes));
   return bytes;
 }
 

@@ -20,10 +20,10 @@
 namespace godwit::keeper {
 
 struct KeeperOptions {
-  std::string socket;             // absolute; must not exist
+  std::string socket;  // absolute; must not exist
   uint32_t slots = 1;
-  Duration adopt_window{0};       // how long workers may live without an agent
-  std::string run_dir;            // where it leaves keeper.pid; empty: nowhere
+  Duration adopt_window{0};  // how long workers may live without an agent
+  std::string run_dir;       // where it leaves keeper.pid; empty: nowhere
 };
 
 // Parent of a node's workers and owner of their shared memory, for as long as it lives. One thread:

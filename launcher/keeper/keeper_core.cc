@@ -27,10 +27,10 @@ KeeperCore::KeeperCore(const Options& options, MonotonicTime now)
 
 Actions KeeperCore::Refuse(ConnectionId from, uint32_t slot, Status why, bool close) {
   Actions actions;
-  actions.push_back(Send{.to = from,
-                         .message = ErrorReply{.slot = slot,
-                                               .code = static_cast<int32_t>(why.code()),
-                                               .message = why.message()}});
+  actions.push_back(
+      Send{.to = from,
+           .message = ErrorReply{
+               .slot = slot, .code = static_cast<int32_t>(why.code()), .message = why.message()}});
   if (close) actions.push_back(Close{from});
   return actions;
 }
@@ -65,12 +65,14 @@ Actions KeeperCore::OnMessage(ConnectionId from, uint32_t uid, const KeeperMessa
       return OnAttach(from, std::get<AttachRequest>(message));
     }
   }
-  const char* const who = agent ? "an agent" : worker != workers_.end() ? "a worker" : "a new client";
-  return OnBadPacket(from,
-                     InvalidArgumentError("keeper: got message type " +
-                                          std::to_string(message.index()) + " from " + who +
-                                          ", which may not send it"),
-                     now);
+  const char* const who = agent                      ? "an agent"
+                          : worker != workers_.end() ? "a worker"
+                                                     : "a new client";
+  return OnBadPacket(
+      from,
+      InvalidArgumentError("keeper: got message type " + std::to_string(message.index()) +
+                           " from " + who + ", which may not send it"),
+      now);
 }
 
 Actions KeeperCore::OnBadPacket(ConnectionId from, const Status& why, MonotonicTime now) {
@@ -147,12 +149,11 @@ Send KeeperCore::StateOf(uint32_t index) const {
 
 Actions KeeperCore::OnAttach(ConnectionId from, const AttachRequest& request) {
   if (request.version != kKeeperProtocolVersion) {
-    return Refuse(from, 0,
-                  FailedPreconditionError("attach: protocol version " +
-                                          std::to_string(request.version) +
-                                          ", this keeper has " +
-                                          std::to_string(kKeeperProtocolVersion)),
-                  true);
+    return Refuse(
+        from, 0,
+        FailedPreconditionError("attach: protocol version " + std::to_string(request.version) +
+                                ", this keeper has " + std::to_string(kKeeperProtocolVersion)),
+        true);
   }
   if (stopping_) {
     return Refuse(from, 0, UnavailableError("attach: the keeper is ending: " + stop_reason_), true);
@@ -161,10 +162,9 @@ Actions KeeperCore::OnAttach(ConnectionId from, const AttachRequest& request) {
   if (agent_ != 0) actions.push_back(Close{agent_});
   agent_ = from;
   alone_until_.reset();
-  actions.push_back(
-      Send{.to = agent_,
-           .message = AttachReply{.slots = static_cast<uint32_t>(slots_.size()),
-                                  .keeper_pid = options_.pid}});
+  actions.push_back(Send{.to = agent_,
+                         .message = AttachReply{.slots = static_cast<uint32_t>(slots_.size()),
+                                                .keeper_pid = options_.pid}});
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     actions.push_back(StateOf(i));
     if (slots_[i].unseen_exit) {
@@ -180,8 +180,9 @@ Actions KeeperCore::OnReserve(ConnectionId from, const ReserveRequest& request) 
   const uint32_t index = workers_.at(from);
   Slot& slot = slots_[index];
   if (slot.reserving) {
-    return Refuse(from, index, FailedPreconditionError("snapshot memory of " + SlotName(index) +
-                                                       ": a request is under way"),
+    return Refuse(from, index,
+                  FailedPreconditionError("snapshot memory of " + SlotName(index) +
+                                          ": a request is under way"),
                   false);
   }
   if (request.bytes == 0) {

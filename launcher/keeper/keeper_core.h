@@ -62,10 +62,10 @@ class KeeperCore {
  public:
   struct Options {
     uint32_t slots = 1;
-    uint32_t uid = 0;             // clients must have it
+    uint32_t uid = 0;  // clients must have it
     int32_t pid = 0;
-    Duration adopt_window{0};     // how long workers may live without an agent
-    Duration first_attach{0};     // how long to wait for the first agent
+    Duration adopt_window{0};  // how long workers may live without an agent
+    Duration first_attach{0};  // how long to wait for the first agent
   };
   KeeperCore(const Options& options, MonotonicTime now);
 
@@ -98,14 +98,14 @@ class KeeperCore {
 
  private:
   struct Slot {
-    int32_t pid = 0;              // 0: no worker
-    int32_t last_pid = 0;         // of the worker, or of the last one; so is the epoch
+    int32_t pid = 0;       // 0: no worker
+    int32_t last_pid = 0;  // of the worker, or of the last one; so is the epoch
     uint64_t epoch = 0;
     bool spawning = false;
-    bool quiet = true;            // nothing of the last worker is left
+    bool quiet = true;  // nothing of the last worker is left
     bool claimed = false;
     ClaimRequest claim;
-    ConnectionId claimant = 0;    // 0: none, or it has closed its connection
+    ConnectionId claimant = 0;  // 0: none, or it has closed its connection
     bool reserving = false;
     uint64_t snapshot_bytes = 0;
     std::optional<ExitedEvent> unseen_exit;  // no agent was there to be told
@@ -122,13 +122,13 @@ class KeeperCore {
 
   const Options options_;
   std::vector<Slot> slots_;
-  ConnectionId agent_ = 0;        // 0: none
+  ConnectionId agent_ = 0;                    // 0: none
   std::map<ConnectionId, uint32_t> workers_;  // claimants: their slots
   std::optional<MonotonicTime> alone_until_;  // no agent: end then
   bool stopping_ = false;
   bool exited_ = false;
   std::string stop_reason_;
-  MonotonicTime stop_limit_{};    // while stopping
+  MonotonicTime stop_limit_{};  // while stopping
 };
 
 }  // namespace godwit::keeper

@@ -20,12 +20,9 @@ constexpr Duration kFirst = std::chrono::seconds(10);
 class KeeperCoreTest : public ::testing::Test {
  protected:
   KeeperCore Make(uint32_t slots = 1, Duration window = kWindow) {
-    return KeeperCore({.slots = slots,
-                       .uid = kUid,
-                       .pid = 42,
-                       .adopt_window = window,
-                       .first_attach = kFirst},
-                      kStart);
+    return KeeperCore(
+        {.slots = slots, .uid = kUid, .pid = 42, .adopt_window = window, .first_attach = kFirst},
+        kStart);
   }
   static Actions Say(KeeperCore* core, ConnectionId from, const KeeperMessage& message) {
     return core->OnMessage(from, kUid, message, kStart);
@@ -145,8 +142,7 @@ TEST_F(KeeperCoreTest, ASlotIsClaimedOncePerEpoch) {
   EXPECT_EQ(std::get<Close>(again[1]).connection, 8u);
   // Still so when the claimant has closed its connection.
   (void)core.OnClosed(7, kStart);
-  EXPECT_EQ(Sent<ErrorReply>(claim(9, 0, 3), 0).code,
-            static_cast<int>(StatusCode::kAlreadyExists));
+  EXPECT_EQ(Sent<ErrorReply>(claim(9, 0, 3), 0).code, static_cast<int>(StatusCode::kAlreadyExists));
   // The next epoch's worker may.
   (void)core.OnWorkerExited(0, 1, 0);
   (void)core.OnSlotQuiet(0);

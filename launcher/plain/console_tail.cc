@@ -48,8 +48,7 @@ Result<std::unique_ptr<ConsoleTail>> ConsoleTail::Start(const Options& options) 
   }
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return ErrnoError(errno, "eventfd");
-  std::unique_ptr<ConsoleTail> tail(
-      new ConsoleTail(options, std::move(watch), std::move(wake)));
+  std::unique_ptr<ConsoleTail> tail(new ConsoleTail(options, std::move(watch), std::move(wake)));
   GODWIT_RETURN_IF_ERROR(tail->FindFiles(/*from_end=*/true));
   ConsoleTail* const self = tail.get();
   self->thread_ = Thread("gw-console", [self](StopToken) { self->Run(); });

@@ -19,8 +19,9 @@ namespace godwit {
 class ConsoleTail {
  public:
   struct Options {
-    std::string directory;  // exists; files that are in it already are copied from their present end
-    bool prefix = false;    // "[rank] " before each line
+    std::string
+        directory;        // exists; files that are in it already are copied from their present end
+    bool prefix = false;  // "[rank] " before each line
     int out_fd = 1;
     int err_fd = 2;
   };

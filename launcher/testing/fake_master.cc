@@ -1,13 +1,11 @@
 #include "launcher/testing/fake_master.h"
 
-// Before gRPC's headers, which define macros of the same names and meaning.
-#include "base/mutex.h"
-
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/thread.h"
 #include "proto/master.grpc.pb.h"
 

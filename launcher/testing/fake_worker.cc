@@ -118,8 +118,7 @@ int Train(uint64_t steps, int64_t step_ms) {
   tensor.data = weights.data();
   tensor.bytes = weights.size() * sizeof(float);
   state.tensors.push_back(tensor);
-  const ckpt::Plan plan =
-      OrDie(ckpt::Snapshotter::MakePlan(state, me.rank, me.world_size));
+  const ckpt::Plan plan = OrDie(ckpt::Snapshotter::MakePlan(state, me.rank, me.world_size));
   const SharedMapping memory =
       OrDie(channel->ReserveSnapshotMemory(ckpt::Arena::BytesFor(plan), In(kLimit)));
   const ckpt::Arena arena = OrDie(ckpt::Arena::Open(memory.bytes(), plan));
@@ -186,8 +185,7 @@ int Train(uint64_t steps, int64_t step_ms) {
       }
       channel->Report(WorkerState::kRunning, step);
     }
-    channel->page()->step_started_ns.store(
-        static_cast<uint64_t>(ToNanos(MonotonicClock::now())));
+    channel->page()->step_started_ns.store(static_cast<uint64_t>(ToNanos(MonotonicClock::now())));
     const timespec work = {.tv_sec = step_ms / 1000, .tv_nsec = step_ms % 1000 * 1'000'000};
     nanosleep(&work, nullptr);
     if (const Status s = snapshotter->Fence(); !s.ok()) Die(s);
