@@ -44,6 +44,7 @@ constexpr Duration kStageBudget = std::chrono::seconds(30);
 constexpr Duration kDrainBudget = std::chrono::minutes(10);
 // After a broken collective: the launcher ends this process as soon as it has found the culprit.
 constexpr Duration kCollectiveGrace = std::chrono::seconds(60);
+constexpr Duration kKeyTimeout = std::chrono::seconds(30);
 // Waits for orders look at the gate and at the keeper at least this often.
 constexpr Duration kGateSlice = std::chrono::seconds(1);
 
@@ -431,9 +432,12 @@ Status Run::Impl::ConnectCollective() {
   }
 #if GODWIT_HAVE_GLOO
   KeyExchange exchange;
-  // A set that went through before its agent was replaced may be seen again as already there.
-  exchange.set = [this](std::string_view key, std::string_view value) {
-    return channel->KvSet(key, value, std::chrono::seconds(30));
+  exchange.set = [this](std::string_view key, std::string_view value) -> Status {
+    const Status status = channel->KvSet(key, value, kKeyTimeout);
+    if (status.code() != StatusCode::kAlreadyExists) return status;
+    // A set that went through just before its agent was replaced is passed on once more.
+    const auto there = channel->KvGet(key, kKeyTimeout);
+    return there.ok() && *there == value ? OkStatus() : status;
   };
   exchange.get = [this](std::string_view key, Duration timeout) {
     return channel->KvGet(key, timeout);

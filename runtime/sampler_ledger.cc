@@ -16,6 +16,7 @@ constexpr std::string_view kMagic = "GWLEDG0\n";
 constexpr uint64_t kMaxRanks = 1ull << 20;
 constexpr uint64_t kMaxStep = 1ull << 43;  // step * kMaxRanks + rank fits 64 bits
 constexpr uint64_t kMaxPass = 1ull << 56;
+constexpr uint64_t kMaxAuditedSamples = 1ull << 33;
 constexpr uint64_t kMaxAuditFileBytes = 4ull << 30;
 
 uint64_t CeilDiv(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
@@ -243,6 +244,12 @@ Status AuditCheck::AddLine(std::string_view line, std::string_view where) {
   const uint64_t count = BatchSize(cursor, ledger_.dataset_size, run->global_batch);
   const Share share = ShareOf(count, static_cast<uint32_t>(rank), run->world_size);
   const PassOrder order(ledger_.dataset_size, ledger_.seed, pass, ledger_.shuffle);
+  if (ledger_.dataset_size > kMaxAuditedSamples) {
+    return fail(StatusCode::kResourceExhausted,
+                "a data set of " + std::to_string(ledger_.dataset_size) +
+                    " samples, audits keep a bit for each: allowed are " +
+                    std::to_string(kMaxAuditedSamples));
+  }
   std::vector<bool>& used = used_[pass];
   used.resize(ledger_.dataset_size);
   for (uint64_t i = share.first; i < share.last; ++i) {
