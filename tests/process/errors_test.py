@@ -142,7 +142,7 @@ class ProgramTest(ClusterTest):
         done = self.cluster.run("submit", "--wait", "--max-restarts", "0", "--", "sh", "-c",
                                 "exit 3", check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("exit code 3", done.stderr)
+        self.assertIn("exited with 3", done.stderr)
         self.assert_clean()
 
     def test_stopped_job_saves_and_ends_as_stopped(self):
