@@ -29,6 +29,8 @@ constexpr Duration kDefaultParkLimit = std::chrono::seconds(60);
 // A killed process that has not ended is killed again.
 constexpr Duration kKillAgain = std::chrono::seconds(1);
 constexpr int kExitParked = 75;
+// For a pack that has no deadline, but nobody to make room for either.
+constexpr Duration kUnhurriedLimit = std::chrono::hours(1);
 
 std::string SlotName(uint32_t slot) { return "slot " + std::to_string(slot); }
 
@@ -734,6 +736,10 @@ void NodeAgent::Do(const proto::Persist& order, MonotonicTime now) {
       job.options.world_size = order.world_size();
       if (order.time_left_ns() > 0) {
         job.options.deadline = SaturatingAdd(now, TimeLeft(order.time_left_ns()));
+        job.alone = true;
+      } else if (!Trains()) {
+        // Idle priority would spare nobody here, and could wait for ever on a busy host.
+        job.options.deadline = SaturatingAdd(now, kUnhurriedLimit);
       }
       status = effects_->StartPersist(std::move(job));
     }
@@ -751,6 +757,14 @@ void NodeAgent::Do(const proto::Persist& order, MonotonicTime now) {
       OnPersisted(std::move(result), now);
     }
   }
+}
+
+bool NodeAgent::Trains() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    if (!slot.running || !slot.channel) return false;
+    const Result<WorkerReport> said = slot.channel->Report();
+    return !said.ok() || said->state != WorkerState::kFinished;
+  });
 }
 
 void NodeAgent::OnPersisted(PersistResult result, MonotonicTime) {

@@ -166,6 +166,8 @@ class NodeAgent {
   std::vector<ckpt::SlotInfo> WholeSnapshots(Slot* slot);
   proto::SnapshotWhole SnapshotOf(const Slot& slot, const ckpt::SlotInfo& info) const;
   void TellIfGone();
+  // Some worker here has steps to do yet.
+  bool Trains() const;
   void SendHeartbeat(MonotonicTime now);
   static proto::GateReply GateReplyOf(const Slot& slot, const GateView& gate);
   static proto::WorkerClaimed ClaimOf(const Slot& slot, uint32_t index);

@@ -576,6 +576,23 @@ TEST_F(NodeAgentTest, APersistOrderIsWrittenOnceAndAnsweredAsOftenAsItComes) {
   EXPECT_EQ(reports[0].pack_written().tail(), "tail");
 }
 
+TEST_F(NodeAgentTest, APackIsWrittenAtIdlePriorityOnlyWhileSomebodyTrains) {
+  Attach();
+  Run();
+  const auto first = fakes_[0]->Worker();
+  const auto second = fakes_[1]->Worker();
+  Snapshot(0, 10, first.get());
+  first->Report(WorkerState::kFinished, 10);
+  Persist(1, 10);
+  ASSERT_EQ(effects_.persists.size(), 1u);
+  EXPECT_FALSE(effects_.persists[0].options.deadline.has_value()) << "the other one trains";
+  second->Report(WorkerState::kFinished, 10);
+  Persist(2, 10);
+  ASSERT_EQ(effects_.persists.size(), 2u);
+  EXPECT_TRUE(effects_.persists[1].options.deadline.has_value());
+  EXPECT_FALSE(effects_.persists[1].alone) << "what is under way may be finished";
+}
+
 TEST_F(NodeAgentTest, ASnapshotThatIsBeingWrittenIsFreedOnlyAfterwards) {
   Attach();
   Run();

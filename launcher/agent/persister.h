@@ -25,6 +25,7 @@ struct PersistJob {
   std::shared_ptr<const SharedMapping> memory;
   std::optional<ckpt::Arena> arena;
   ckpt::WritePackOptions options;  // `cancel` is set by the persister
+  bool alone = false;              // gives up jobs without a deadline, to have disk and memory
 };
 
 struct PersistResult {
@@ -37,33 +38,38 @@ struct PersistResult {
   Duration duration{0};  // of the write alone
 };
 
-// Writes packs, one after the other, on a thread named gw-persist. Thread-safe.
+// Writes packs in two lanes, each with a thread that takes one after the other: gw-persist for those
+// without a deadline, which are written at idle priority, and gw-persist-now for the others, which
+// must not wait until the first gets a processor to notice that it is cancelled. Thread-safe.
 class Persister {
  public:
-  static constexpr size_t kMaxQueued = 256;
+  static constexpr size_t kMaxQueued = 256;  // in each lane
 
-  // `done` is called on the persister's thread, once for each job.
+  // `done` is called on one of the persister's threads, once for each job.
   Persister(FileSystem* fs, Clock* clock, std::function<void(PersistResult)> done);
   // Cancels what is under way and waits for it; the rest gets CANCELLED.
   ~Persister();
 
-  // RESOURCE_EXHAUSTED when kMaxQueued wait. A job with a deadline comes before those without one
-  // and cancels the one under way if that has none.
+  // RESOURCE_EXHAUSTED when kMaxQueued wait.
   Status Add(PersistJob job);
 
  private:
-  void Run(StopToken stop);
+  struct Lane {
+    std::deque<PersistJob> queue;     // guarded by mutex_
+    bool giving_up = false;           // guarded by mutex_: all that waits is cancelled
+    std::atomic<bool> cancel{false};  // the job under way
+    Thread thread;
+  };
+  void Run(Lane* lane);
 
   FileSystem* const fs_;
   Clock* const clock_;
   const std::function<void(PersistResult)> done_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<PersistJob> queue_ GUARDED_BY(mutex_);
   bool stopped_ GUARDED_BY(mutex_) = false;
-  bool patient_ GUARDED_BY(mutex_) = false;  // the job under way has no deadline
-  std::atomic<bool> cancel_{false};
-  Thread thread_;
+  Lane patient_;
+  Lane urgent_;
 };
 
 }  // namespace godwit
