@@ -3,7 +3,6 @@
 #include "base/fault_file_system.h"
 #include "base/memory_file_system.h"
 #include "base/testing/matchers.h"
-#include "ckpt/engine/restore.h"
 #include "ckpt/testing/toy_rank.h"
 
 namespace godwit::ckpt {
