@@ -12,17 +12,17 @@ namespace godwit {
 // which the scheduler's executor (or the agent of a plain run) starts again when it was killed.
 struct MasterOptions {
   std::string job_id;
-  uint32_t attempt = 1;    // of the job's starts; reports of another attempt are refused
-  std::string run_dir;     // created if missing; holds the journal and, standalone, the socket
-  std::string scheduler;   // gRPC address; required unless standalone
+  uint32_t attempt = 1;   // of the job's starts; reports of another attempt are refused
+  std::string run_dir;    // created if missing; holds the journal and, standalone, the socket
+  std::string scheduler;  // gRPC address; required unless standalone
 
   // Without a scheduler (a plain `godwit run`): the job comes from the options below, the master
   // listens on the unix socket <run_dir>/master.sock, and ends about a second after its last agent.
   bool standalone = false;
-  uint32_t nodes = 1;      // agents to wait for
-  uint32_t workers = 1;    // world size
+  uint32_t nodes = 1;    // agents to wait for
+  uint32_t workers = 1;  // world size
   uint32_t max_restarts = 0;
-  std::string directory;   // of checkpoints, absolute; empty: what the workers say
+  std::string directory;          // of checkpoints, absolute; empty: what the workers say
   std::vector<std::string> argv;  // of a worker; not empty
   std::vector<std::string> env;   // NAME=value, added to the agent's environment
 

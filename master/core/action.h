@@ -13,7 +13,8 @@
 // does the actions in their order; each one's outcome comes back as an event.
 namespace godwit::master {
 
-// To the node's agent, if it is attached: what a detached one missed is said again when it attaches.
+// To the node's agent, if it is attached: what a detached one missed is said again when it
+// attaches.
 struct SendOrder {
   uint32_t node = 0;
   Order order;
@@ -76,8 +77,8 @@ struct EndMaster {
   Outcome outcome;
 };
 
-using Action = std::variant<SendOrder, RefuseAgent, ProbeStorage, BeginTerm, CommitSave,
-                            RetainSaves, ReplyNotice, ReplyRescind, ReportReleased, ReportNotice,
-                            ReportEvent, EndMaster>;
+using Action =
+    std::variant<SendOrder, RefuseAgent, ProbeStorage, BeginTerm, CommitSave, RetainSaves,
+                 ReplyNotice, ReplyRescind, ReportReleased, ReportNotice, ReportEvent, EndMaster>;
 
 }  // namespace godwit::master

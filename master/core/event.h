@@ -16,7 +16,8 @@
 // does not fit is refused.
 namespace godwit::master {
 
-// control/page.h's WorkerState, as far as the master looks at it. The numbers are those of the wire.
+// control/page.h's WorkerState, as far as the master looks at it. The numbers are those of the
+// wire.
 enum class WorkerState : uint32_t {
   kNone = 0,
   kInit = 1,
@@ -30,9 +31,9 @@ enum class WorkerState : uint32_t {
 };
 
 struct Claim {
-  std::string directory;       // absolute; empty: keeps no checkpoints
-  uint64_t total_steps = 0;    // 0: not known
-  uint64_t persist_every = 0;  // steps; 0: off
+  std::string directory;                    // absolute; empty: keeps no checkpoints
+  uint64_t total_steps = 0;                 // 0: not known
+  uint64_t persist_every = 0;               // steps; 0: off
   std::vector<uint32_t> legal_world_sizes;  // empty: any
   friend bool operator==(const Claim&, const Claim&) = default;
 };
@@ -202,10 +203,9 @@ struct RescindReceived {
 // A timer of the state is due.
 struct Tick {};
 
-using Event =
-    std::variant<AgentAttached, AgentDetached, Heartbeat, WorkerStarted, WorkerClaimed,
-                 WorkerExited, GateReplied, WorkerAtGate, SnapshotWhole, PackWritten, PackFailed,
-                 WorkerFinished, KeeperLost, WorkersGone, OrderFailed, Probed, TermBegun,
-                 CommitDone, NoticeReceived, RescindReceived, Tick>;
+using Event = std::variant<AgentAttached, AgentDetached, Heartbeat, WorkerStarted, WorkerClaimed,
+                           WorkerExited, GateReplied, WorkerAtGate, SnapshotWhole, PackWritten,
+                           PackFailed, WorkerFinished, KeeperLost, WorkersGone, OrderFailed, Probed,
+                           TermBegun, CommitDone, NoticeReceived, RescindReceived, Tick>;
 
 }  // namespace godwit::master

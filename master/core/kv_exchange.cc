@@ -10,8 +10,8 @@ namespace {
 
 Status CheckKey(const std::string& key) {
   if (!key.empty() && key.size() <= KvExchange::kMaxKeyBytes) return OkStatus();
-  return InvalidArgumentError(fmt::format("key of {} bytes: must have 1 to {}", key.size(),
-                                          KvExchange::kMaxKeyBytes));
+  return InvalidArgumentError(
+      fmt::format("key of {} bytes: must have 1 to {}", key.size(), KvExchange::kMaxKeyBytes));
 }
 
 }  // namespace
@@ -40,8 +40,9 @@ std::vector<KvExchange::Answer> KvExchange::Set(const Asker& asker, const std::s
              ""}};
   }
   if (values_.size() >= kMaxKeys) {
-    return {{asker, ResourceExhaustedError(fmt::format("key '{}': {} keys are set already", key,
-                                                       values_.size())),
+    return {{asker,
+             ResourceExhaustedError(
+                 fmt::format("key '{}': {} keys are set already", key, values_.size())),
              ""}};
   }
   const auto [it, inserted] = values_.emplace(key, std::move(value));
@@ -64,8 +65,9 @@ std::vector<KvExchange::Answer> KvExchange::Get(const Asker& asker, const std::s
     return {{asker, OkStatus(), it->second}};
   }
   if (waiting_.size() >= kMaxWaiting) {
-    return {{asker, ResourceExhaustedError(
-                        fmt::format("key '{}': {} questions wait already", key, waiting_.size())),
+    return {{asker,
+             ResourceExhaustedError(
+                 fmt::format("key '{}': {} questions wait already", key, waiting_.size())),
              ""}};
   }
   waiting_.push_back({asker, key, deadline});

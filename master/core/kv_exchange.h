@@ -11,8 +11,8 @@
 
 namespace godwit::master {
 
-// The keys and values with which the workers of one epoch find each other (addresses, ids). Bounded;
-// everything is forgotten when the next epoch begins. Pure: no I/O, no clock.
+// The keys and values with which the workers of one epoch find each other (addresses, ids).
+// Bounded; everything is forgotten when the next epoch begins. Pure: no I/O, no clock.
 class KvExchange {
  public:
   static constexpr size_t kMaxKeyBytes = 256;

@@ -70,8 +70,10 @@ bool Machine::InNoticePhase() const {
     case kStaging:
     case kParking:
     case kCommitting:
-    case kAbandoning: return true;
-    default: return false;
+    case kAbandoning:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -84,9 +86,12 @@ bool Machine::ExitExpected() const {
     case kAbandoning:
     case kFailing:
     case kLeaving:
-    case kEnded: return true;
-    case kFinishing: return s_.exit_ordered_at.has_value();
-    default: return false;
+    case kEnded:
+      return true;
+    case kFinishing:
+      return s_.exit_ordered_at.has_value();
+    default:
+      return false;
   }
 }
 
@@ -113,18 +118,17 @@ bool Machine::AllAttached() const {
 }
 
 bool Machine::AllFinished() const {
-  return !s_.ranks.empty() &&
-         std::all_of(s_.ranks.begin(), s_.ranks.end(),
-                     [](const RankInfo& r) { return r.finished.has_value(); });
+  return !s_.ranks.empty() && std::all_of(s_.ranks.begin(), s_.ranks.end(),
+                                          [](const RankInfo& r) { return r.finished.has_value(); });
 }
 
 // ---- phases ----
 
 void Machine::Enter(Phase to, std::string why) {
   if (!IsTransition(s_.phase, to)) {
-    internal::CheckFailed(__FILE__, __LINE__,
-                          fmt::format("no transition {} -> {}: {}", PhaseName(s_.phase),
-                                      PhaseName(to), why));
+    internal::CheckFailed(
+        __FILE__, __LINE__,
+        fmt::format("no transition {} -> {}: {}", PhaseName(s_.phase), PhaseName(to), why));
   }
   Say(fmt::format("{} -> {}: {}", PhaseName(s_.phase), PhaseName(to), why));
   s_.phase = to;
@@ -138,18 +142,31 @@ void Machine::Enter(Phase to, std::string why) {
   }
   if (to != kParking && to != kCommitting) s_.exit_ordered_at.reset();
   switch (to) {
-    case kStarting: Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().start)); break;
-    case kRestoring: Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().restore)); break;
-    case kRestarting: Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().stop)); break;
+    case kStarting:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().start));
+      break;
+    case kRestoring:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().restore));
+      break;
+    case kRestarting:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().stop));
+      break;
     case kParking:
       s_.exit_ordered_at = now_;
       // Workers that do not go by themselves are killed: their snapshot is whole, nothing is lost.
       Arm(TimerId::kPhase, SaturatingAdd(now_, std::min(timeouts().stop / 3, TimeLeft() / 2)));
       break;
-    case kFinishing: Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().finish)); break;
-    case kFailing: Arm(TimerId::kPhase, SaturatingAdd(now_, 2 * timeouts().stop)); break;
-    case kLeaving: Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().leave)); break;
-    default: break;
+    case kFinishing:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().finish));
+      break;
+    case kFailing:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, 2 * timeouts().stop));
+      break;
+    case kLeaving:
+      Arm(TimerId::kPhase, SaturatingAdd(now_, timeouts().leave));
+      break;
+    default:
+      break;
   }
   if (to == kClosing) {
     for (RankInfo& r : s_.ranks) {
@@ -173,7 +190,8 @@ void Machine::SendPhaseOrders(uint32_t node) {
   switch (s_.phase) {
     case kWaiting:
     case kCommitting:
-    case kEnded: return;
+    case kEnded:
+      return;
     case kStarting:
     case kRestoring: {
       if (n.reported_epoch < epoch && !n.epoch_sent) {
@@ -190,25 +208,33 @@ void Machine::SendPhaseOrders(uint32_t node) {
       if (s_.phase == kRestoring) Send(node, MakeResume());
       return;
     }
-    case kRunning: Send(node, OpenGatesOrder{epoch}); return;
+    case kRunning:
+      Send(node, OpenGatesOrder{epoch});
+      return;
     case kClosing:
       for (RankInfo& r : s_.ranks) {
         if (r.node == node) ++r.replies_due;
       }
       Send(node, CloseGatesOrder{epoch});
       return;
-    case kLimiting: Send(node, SetLimitOrder{epoch, s_.agreed_step}); return;
-    case kStaging: Send(node, StageAtOrder{epoch, s_.agreed_step}); return;
-    case kParking: Send(node, ParkWorkersOrder{epoch, TimeLeft()}); return;
+    case kLimiting:
+      Send(node, SetLimitOrder{epoch, s_.agreed_step});
+      return;
+    case kStaging:
+      Send(node, StageAtOrder{epoch, s_.agreed_step});
+      return;
+    case kParking:
+      Send(node, ParkWorkersOrder{epoch, TimeLeft()});
+      return;
     case kFinishing:
       if (s_.exit_ordered_at) Send(node, ParkWorkersOrder{epoch, timeouts().stop / 3});
       return;
     case kRestarting:
     case kFailing:
       if (epoch > 0) {
-        Send(node, StopWorkersOrder{epoch, timeouts().kill_grace,
-                                    s_.phase == kFailing ? s_.fail_reason
-                                                         : "the worker group starts again"});
+        Send(node, StopWorkersOrder{
+                       epoch, timeouts().kill_grace,
+                       s_.phase == kFailing ? s_.fail_reason : "the worker group starts again"});
       }
       return;
     case kAbandoning: {
@@ -229,21 +255,36 @@ void Machine::SendPhaseOrders(uint32_t node) {
 
 void Machine::StepPhase() {
   switch (s_.phase) {
-    case kWaiting: return StepWaiting();
-    case kStarting: return StepStarting();
-    case kRestoring: return StepRestoring();
-    case kRunning: return StepRunning();
-    case kRestarting: return StepRestarting();
-    case kClosing: return StepClosing();
-    case kLimiting: return StepLimiting();
-    case kStaging: return StepStaging();
-    case kParking: return StepParking();
-    case kCommitting: return StepCommitting();
-    case kAbandoning: return StepAbandoning();
-    case kFinishing: return StepFinishing();
-    case kFailing: return StepFailing();
-    case kLeaving: return StepLeaving();
-    case kEnded: return;
+    case kWaiting:
+      return StepWaiting();
+    case kStarting:
+      return StepStarting();
+    case kRestoring:
+      return StepRestoring();
+    case kRunning:
+      return StepRunning();
+    case kRestarting:
+      return StepRestarting();
+    case kClosing:
+      return StepClosing();
+    case kLimiting:
+      return StepLimiting();
+    case kStaging:
+      return StepStaging();
+    case kParking:
+      return StepParking();
+    case kCommitting:
+      return StepCommitting();
+    case kAbandoning:
+      return StepAbandoning();
+    case kFinishing:
+      return StepFinishing();
+    case kFailing:
+      return StepFailing();
+    case kLeaving:
+      return StepLeaving();
+    case kEnded:
+      return;
   }
 }
 
@@ -268,9 +309,7 @@ void Machine::Settle() {
     if (auto& timer = s_.timers[static_cast<size_t>(id)]; !timer || at < *timer) timer = at;
   };
   for (const NodeInfo& n : s_.nodes) {
-    if (n.known && !n.lost) {
-      earliest(TimerId::kAgents, SaturatingAdd(n.last_heard, timeouts().agent_lost));
-    }
+    if (n.known && !n.lost) earliest(TimerId::kAgents, LostAt(n));
   }
   for (const RankInfo& r : s_.ranks) {
     if (r.missing_since) {
@@ -426,7 +465,8 @@ void Machine::StepClosing() {
 void Machine::StepLimiting() {
   if (AllFinished()) return Enter(kFinishing, "all ranks finished");
   if (!s_.durable.notice) return Enter(kRunning, "the notice was rescinded");
-  // A rank beyond S would mean that its answer was overtaken: gates are closed, so S can still rise.
+  // A rank beyond S would mean that its answer was overtaken: gates are closed, so S can still
+  // rise.
   uint64_t limit = s_.agreed_step;
   for (const RankInfo& r : s_.ranks) limit = std::max(limit, r.at_gate.value_or(0));
   if (limit > s_.agreed_step) {
@@ -456,8 +496,8 @@ void Machine::StepLimiting() {
 void Machine::StepStaging() {
   if (!s_.durable.notice) return Enter(kRunning, "the notice was rescinded");
   const uint64_t step = s_.agreed_step;
-  const bool stored = s_.durable.directory.empty() ||
-                      (s_.durable.committed && s_.durable.committed->step == step);
+  const bool stored =
+      s_.durable.directory.empty() || (s_.durable.committed && s_.durable.committed->step == step);
   const auto whole = NewestWhole(s_, false);
   if (!stored && !(whole && whole->step == step)) return;
   if (!stored) {
@@ -535,13 +575,12 @@ void Machine::StepFailing() {
 }
 
 void Machine::StepLeaving() {
-  if (std::any_of(s_.nodes.begin(), s_.nodes.end(),
-                  [](const NodeInfo& n) { return n.attached; })) {
+  if (std::any_of(s_.nodes.begin(), s_.nodes.end(), [](const NodeInfo& n) { return n.attached; })) {
     return;
   }
   // Agents that this master has never seen may still come for their Leave.
-  if (Armed(TimerId::kPhase) && std::any_of(s_.nodes.begin(), s_.nodes.end(),
-                                            [](const NodeInfo& n) { return !n.known; })) {
+  if (Armed(TimerId::kPhase) &&
+      std::any_of(s_.nodes.begin(), s_.nodes.end(), [](const NodeInfo& n) { return !n.known; })) {
     return;
   }
   Enter(kEnded, "all agents have left");
@@ -627,7 +666,8 @@ void Machine::PhaseTimeout() {
         n.known = true;
       }
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -663,10 +703,10 @@ void Machine::On(const Tick&) {
       break;
     }
     const std::string what =
-        s_.phase == kClosing    ? fmt::format("{} did not answer in time", late)
-        : s_.phase == kLimiting ? fmt::format("{} did not reach step {} in time", late,
-                                              s_.agreed_step)
-                                : fmt::format("step {} was not staged in time", s_.agreed_step);
+        s_.phase == kClosing ? fmt::format("{} did not answer in time", late)
+        : s_.phase == kLimiting
+            ? fmt::format("{} did not reach step {} in time", late, s_.agreed_step)
+            : fmt::format("step {} was not staged in time", s_.agreed_step);
     const auto whole = NewestWhole(s_, false);
     if (whole && whole->step > CommittedStep() && !s_.durable.directory.empty()) {
       Abandon(what);
@@ -690,17 +730,16 @@ void Machine::On(const Tick&) {
   if (due(TimerId::kAgents)) {
     for (uint32_t n = 0; n < s_.nodes.size(); ++n) {
       NodeInfo& node = s_.nodes[n];
-      if (!node.known || node.lost || now_ < SaturatingAdd(node.last_heard, timeouts().agent_lost)) {
-        continue;
-      }
+      if (!node.known || node.lost || now_ < LostAt(node)) continue;
       LoseNode(n, fmt::format("{} was out of reach for {} ms", NodeName(n),
-                              timeouts().agent_lost / std::chrono::milliseconds(1)));
+                              (now_ - node.last_heard) / std::chrono::milliseconds(1)));
     }
   }
   if (due(TimerId::kMissing)) {
     for (uint32_t r = 0; r < s_.ranks.size(); ++r) {
       RankInfo& rank = s_.ranks[r];
-      if (!rank.missing_since || now_ < SaturatingAdd(*rank.missing_since, timeouts().missing_exit)) {
+      if (!rank.missing_since ||
+          now_ < SaturatingAdd(*rank.missing_since, timeouts().missing_exit)) {
         continue;
       }
       rank.missing_since.reset();

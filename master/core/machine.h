@@ -11,10 +11,10 @@
 
 namespace godwit::master {
 
-// One decision being made; lives for one call of Decide. Events are noted in the state (On...), then
-// Settle looks at the state and moves the phase on for as long as its condition holds. Conditions
-// are looked at, never remembered, so that the order in which nodes' reports come in does not
-// matter and a report that comes twice does no harm.
+// One decision being made; lives for one call of Decide. Events are noted in the state (On...),
+// then Settle looks at the state and moves the phase on for as long as its condition holds.
+// Conditions are looked at, never remembered, so that the order in which nodes' reports come in
+// does not matter and a report that comes twice does no harm.
 class Machine {
  public:
   Machine(State& state, MonotonicTime now, uint64_t wall_unix_ms, Decision& decision);
@@ -101,6 +101,8 @@ class Machine {
   void Failure(FailureRecord record, bool distrust_memory);
   void Fail(std::string reason, bool retryable, int exit_code);
   void Conclude(OutcomeState state, std::string reason, bool retryable, int exit_code);
+  // When the node counts as lost if nothing is heard from it.
+  MonotonicTime LostAt(const NodeInfo& node) const;
   void LoseNode(uint32_t node, std::string why);
 
   // ---- machine_save.cc ----

@@ -14,16 +14,16 @@ using enum Phase;
 
 void Machine::On(const AgentAttached& e) {
   if (e.node >= s_.nodes.size()) {
-    decision_.actions.push_back(RefuseAgent{
-        e.node, fmt::format("node index {} is outside of the job's {} nodes (0 to {})", e.node,
-                            s_.nodes.size(), s_.nodes.size() - 1)});
+    decision_.actions.push_back(
+        RefuseAgent{e.node, fmt::format("node index {} is outside of the job's {} nodes (0 to {})",
+                                        e.node, s_.nodes.size(), s_.nodes.size() - 1)});
     return;
   }
   NodeInfo& n = s_.nodes[e.node];
   if (n.known && (n.node_id != e.node_id || n.slots != e.slots)) {
-    decision_.actions.push_back(RefuseAgent{
-        e.node, fmt::format("node index {} is '{}' with {} slots, not '{}' with {}", e.node,
-                            n.node_id, n.slots, e.node_id, e.slots)});
+    decision_.actions.push_back(
+        RefuseAgent{e.node, fmt::format("node index {} is '{}' with {} slots, not '{}' with {}",
+                                        e.node, n.node_id, n.slots, e.node_id, e.slots)});
     return;
   }
   if (n.lost) {
@@ -97,7 +97,8 @@ void Machine::ApplyReports(uint32_t node, const std::vector<SlotReport>& reports
         Entered(r, report.at_step);
         r.finished = report.at_step;
         break;
-      default: break;
+      default:
+        break;
     }
   }
 }
@@ -177,9 +178,9 @@ void Machine::On(const WorkerExited& e) {
   record.step = e.entered;
   const std::string how = e.signal != 0 ? fmt::format("was killed by signal {}", e.signal)
                                         : fmt::format("exited with {}", e.exit_code);
-  record.message = fmt::format("{} {}{}{}", RankName(e.rank), how,
-                               ok ? " before its last step" : "",
-                               e.message.empty() ? "" : ": " + e.message);
+  record.message =
+      fmt::format("{} {}{}{}", RankName(e.rank), how, ok ? " before its last step" : "",
+                  e.message.empty() ? "" : ": " + e.message);
   Failure(std::move(record), e.exit_code == 78);
 }
 
@@ -290,7 +291,7 @@ void Machine::On(const OrderFailed& e) {
     }
   }
   Tell("alarm", what);
-  if (order == "stageat" && s_.phase == kStaging) return Abandon(what);
+  if (order == "stageat" && s_.phase == kStaging && s_.durable.notice) return Abandon(what);
 }
 
 }  // namespace godwit::master

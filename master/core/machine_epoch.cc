@@ -19,8 +19,10 @@ bool Transient(StatusCode code) {
     case StatusCode::kAborted:
     case StatusCode::kDeadlineExceeded:
     case StatusCode::kResourceExhausted:
-    case StatusCode::kCancelled: return true;
-    default: return false;
+    case StatusCode::kCancelled:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -178,7 +180,8 @@ uint64_t Machine::ExpectedStep() const {
   return std::max(s_.config.expected_step.value_or(0), CommittedStep());
 }
 
-// True once this process holds a term, or needs none. Asks for it otherwise; the answer is an event.
+// True once this process holds a term, or needs none. Asks for it otherwise; the answer is an
+// event.
 bool Machine::EnsureTerm() {
   if (!s_.durable.has_directory || s_.durable.directory.empty()) return true;
   if (s_.term_status == TermStatus::kHeld) return true;
@@ -333,11 +336,11 @@ void Machine::DecideResume() {
       d.failures.back().action = fmt::format("restarted in place from {} at step {}", from, step);
     }
     redone = fmt::format(",\"steps_redone\":{}", steps);
-    Tell("restarted",
-         fmt::format("epoch {} goes on from {} at step {}; {} steps are done again", d.epoch, from,
-                     step, steps),
-         fmt::format("{{\"epoch\":{},\"from\":\"{}\",\"step\":{}{}}}", d.epoch, from, step,
-                     redone));
+    Tell(
+        "restarted",
+        fmt::format("epoch {} goes on from {} at step {}; {} steps are done again", d.epoch, from,
+                    step, steps),
+        fmt::format("{{\"epoch\":{},\"from\":\"{}\",\"step\":{}{}}}", d.epoch, from, step, redone));
   }
   Tell("resumed",
        fmt::format("{} workers go on from step {} ({}: {})", s_.ranks.size(), step, from,
@@ -415,6 +418,11 @@ void Machine::Conclude(OutcomeState state, std::string reason, bool retryable, i
   Enter(kLeaving, std::move(reason));
 }
 
+MonotonicTime Machine::LostAt(const NodeInfo& node) const {
+  return SaturatingAdd(node.last_heard,
+                       node.attached ? timeouts().agent_silent : timeouts().agent_lost);
+}
+
 void Machine::LoseNode(uint32_t node, std::string why) {
   NodeInfo& n = s_.nodes[node];
   n.lost = true;
@@ -434,7 +442,9 @@ void Machine::LoseNode(uint32_t node, std::string why) {
     case kAbandoning:
     case kFailing:
     case kLeaving:
-    case kEnded: Say(why); return;
+    case kEnded:
+      Say(why);
+      return;
     case kFinishing:
       if (s_.exit_ordered_at) {
         Say(why);

@@ -129,9 +129,10 @@ void Machine::On(const NoticeReceived& e) {
   if (s_.phase == kFinishing) {
     message = "the job is about to finish";
   } else if (plan.to_node > time_left) {
-    message = fmt::format("the predicted {} are more than the {} that are left; as much as "
-                          "possible will be kept",
-                          HumanDuration(plan.to_node), HumanDuration(time_left));
+    message = fmt::format(
+        "the predicted {} are more than the {} that are left; as much as "
+        "possible will be kept",
+        HumanDuration(plan.to_node), HumanDuration(time_left));
   }
   Say(fmt::format("notice {}: {} left, {} predicted", e.id, HumanDuration(time_left),
                   HumanDuration(plan.to_node)));
@@ -253,7 +254,8 @@ void Machine::LeaveOnNotice(std::string note) {
                                    part.preemptor.empty() ? "" : ", for ", part.preemptor);
   RecordNotices(std::move(note));
   const int code = stop ? 93 : lost ? 76 : 75;
-  d.outcome = Outcome{stop ? OutcomeState::kStopped : OutcomeState::kPreempted, reason, !stop, code};
+  d.outcome =
+      Outcome{stop ? OutcomeState::kStopped : OutcomeState::kPreempted, reason, !stop, code};
   Enter(kLeaving, std::move(reason));
 }
 

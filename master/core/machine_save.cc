@@ -95,8 +95,7 @@ void Machine::On(const PackWritten& e) {
   it->tails[e.rank] = e.tail;
   for (const WholeSnapshot& s : s_.ranks[e.rank].snapshots) {
     if (s.epoch != it->snapshot_epoch || s.step != e.save.step || s.bytes == 0) continue;
-    const double rate =
-        static_cast<double>(e.duration.count()) / static_cast<double>(s.bytes);
+    const double rate = static_cast<double>(e.duration.count()) / static_cast<double>(s.bytes);
     // Follows a faster disk slowly, a slower one at once.
     s_.measured.pack_ns_per_byte = std::max(rate, 0.8 * s_.measured.pack_ns_per_byte);
   }
@@ -139,11 +138,18 @@ void Machine::SaveFailed(size_t index, std::string why, bool retry_helps) {
   switch (s_.phase) {
     case kParking:
     case kCommitting:
-    case kAbandoning: tries = 3; break;
-    case kFinishing: tries = 6; break;
+    case kAbandoning:
+      tries = 3;
+      break;
+    case kFinishing:
+      tries = 6;
+      break;
     case kFailing:
-    case kRestarting: tries = 1; break;
-    default: return;
+    case kRestarting:
+      tries = 1;
+      break;
+    default:
+      return;
   }
   ++s_.save_failures;
   if (s_.durable.notice && InNoticePhase()) s_.durable.notice->message = why;
@@ -170,8 +176,7 @@ void Machine::On(const CommitDone& e) {
     });
     if (s_.durable.notice) s_.durable.notice->committed_at = now_;
     Say(fmt::format("save {} is committed", SaveName(e.save)));
-    Tell("committed", fmt::format("step {} is on storage ({})", e.save.step,
-                                  SaveName(e.save)),
+    Tell("committed", fmt::format("step {} is on storage ({})", e.save.step, SaveName(e.save)),
          fmt::format("{{\"step\":{},\"term\":{},\"attempt\":{},\"bytes\":{}}}", e.save.step,
                      e.save.term, e.save.attempt, e.bytes));
     SendAll(CommittedOrder{e.save});

@@ -94,9 +94,8 @@ struct LeaveOrder {
   std::string reason;
 };
 
-using Order =
-    std::variant<StartEpochOrder, ResumeOrder, CloseGatesOrder, SetLimitOrder, OpenGatesOrder,
-                 StageAtOrder, PersistOrder, CommittedOrder, FreeSnapshotsOrder, ParkWorkersOrder,
-                 StopWorkersOrder, LeaveOrder>;
+using Order = std::variant<StartEpochOrder, ResumeOrder, CloseGatesOrder, SetLimitOrder,
+                           OpenGatesOrder, StageAtOrder, PersistOrder, CommittedOrder,
+                           FreeSnapshotsOrder, ParkWorkersOrder, StopWorkersOrder, LeaveOrder>;
 
 }  // namespace godwit::master

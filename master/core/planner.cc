@@ -8,14 +8,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Figures for what was not measured yet. 50 MB/s is what a network file system gives one writer on a
-// bad day; the others are several times what a two-core machine shows.
+// Figures for what was not measured yet. 50 MB/s is what a network file system gives one writer on
+// a bad day; the others are several times what a two-core machine shows.
 constexpr double kUnmeasuredPackNsPerByte = 20.0;
 constexpr double kStageNsPerByte = 2.0;
 constexpr Duration kUnmeasuredStep = seconds(2);
 constexpr Duration kUnmeasuredCommit = milliseconds(500);
 constexpr Duration kUnmeasuredExit = seconds(2);
-constexpr Duration kMessages = milliseconds(50);   // orders and answers of one round, all nodes
+constexpr Duration kMessages = milliseconds(50);      // orders and answers of one round, all nodes
 constexpr Duration kPackConstant = milliseconds(50);  // a few fsyncs of an almost empty pack
 
 Duration Scale(double ns_per_byte, uint64_t bytes) {
@@ -43,9 +43,8 @@ Plan PlanLeave(const PlanInput& input) {
     // A rank short of S may have to finish one step and do another.
     const Duration step = m.longest_step > Duration(0) ? m.longest_step : kUnmeasuredStep;
     plan.agree = step + step / 4 + 2 * kMessages;
-    plan.stage = m.stage > Duration(0)
-                     ? Half(m.stage)
-                     : Scale(kStageNsPerByte, m.snapshot_bytes) + kMessages;
+    plan.stage = m.stage > Duration(0) ? Half(m.stage)
+                                       : Scale(kStageNsPerByte, m.snapshot_bytes) + kMessages;
   }
   plan.exit = m.exit > Duration(0) ? Half(m.exit) + kMessages : kUnmeasuredExit;
   if (input.needs_save) {

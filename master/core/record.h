@@ -13,18 +13,18 @@ struct NoticeRecord {
   std::string id;
   std::string reason;
   std::string preemptor;
-  Duration time_left{0};       // as given
-  Duration predicted{0};       // until released(node)
-  uint64_t agreed_step = 0;    // S; 0 when the fallback was used
-  uint64_t safe_step = 0;      // newest committed
-  uint64_t steps_lost = 0;     // entered beyond safe_step
-  Duration parked{0};          // from the notice until all ranks stood at S; 0: never
+  Duration time_left{0};     // as given
+  Duration predicted{0};     // until released(node)
+  uint64_t agreed_step = 0;  // S; 0 when the fallback was used
+  uint64_t safe_step = 0;    // newest committed
+  uint64_t steps_lost = 0;   // entered beyond safe_step
+  Duration parked{0};        // from the notice until all ranks stood at S; 0: never
   Duration released_gpu{0};
   Duration committed{0};
   Duration released_node{0};
   bool in_time = false;
-  std::string message;         // what was not possible, and why
-  Duration longest_step{0};    // of this run
+  std::string message;       // what was not possible, and why
+  Duration longest_step{0};  // of this run
   friend bool operator==(const NoticeRecord&, const NoticeRecord&) = default;
 };
 
@@ -38,7 +38,7 @@ struct FailureRecord {
   int32_t signal = 0;
   std::string message;
   std::string log_tail;
-  uint64_t step = 0;           // entered when it happened
+  uint64_t step = 0;  // entered when it happened
   std::string action;
   uint64_t steps_redone = 0;
   friend bool operator==(const FailureRecord&, const FailureRecord&) = default;
@@ -49,7 +49,7 @@ enum class OutcomeState : uint8_t { kSucceeded = 0, kFailed = 1, kPreempted = 2,
 struct Outcome {
   OutcomeState state = OutcomeState::kFailed;
   std::string reason;
-  bool retryable = false;      // kFailed: may the job be started again through the queue
+  bool retryable = false;  // kFailed: may the job be started again through the queue
   int32_t exit_code = 1;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };

@@ -1,5 +1,6 @@
-// The master's decisions against a model of everything around them, in random orders. A failing test
-// prints its seed; GODWIT_SIM_SEED=<seed> runs that one alone, GODWIT_SIM_FACTOR=<n> n times as many.
+// The master's decisions against a model of everything around them, in random orders. A failing
+// test prints its seed; GODWIT_SIM_SEED=<seed> runs that one alone, GODWIT_SIM_FACTOR=<n> n times
+// as many.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,8 +17,8 @@ using testing::SimOptions;
 using testing::SimWorld;
 
 std::string Tell(const SimWorld& world, uint64_t seed) {
-  std::string text = "seed " + std::to_string(seed) + ", phase " +
-                     std::string(PhaseName(world.state().phase));
+  std::string text =
+      "seed " + std::to_string(seed) + ", phase " + std::string(PhaseName(world.state().phase));
   for (const std::string& p : world.problems()) text += "\n  broken: " + p;
   if (world.outcome()) text += "\n  outcome: " + world.outcome()->reason;
   text += "\n" + world.Dump();

@@ -17,10 +17,14 @@ bool Notice::stop() const {
 
 const char* OutcomeName(OutcomeState state) {
   switch (state) {
-    case OutcomeState::kSucceeded: return "Succeeded";
-    case OutcomeState::kFailed: return "Failed";
-    case OutcomeState::kPreempted: return "Preempted";
-    case OutcomeState::kStopped: return "Stopped";
+    case OutcomeState::kSucceeded:
+      return "Succeeded";
+    case OutcomeState::kFailed:
+      return "Failed";
+    case OutcomeState::kPreempted:
+      return "Preempted";
+    case OutcomeState::kStopped:
+      return "Stopped";
   }
   return "?";
 }
@@ -30,8 +34,7 @@ State InitialState(const Config& config, const Durable& durable, MonotonicTime n
   state.config = config;
   state.durable = durable;
   state.nodes.resize(config.nodes);
-  state.timers[static_cast<size_t>(TimerId::kPhase)] =
-      SaturatingAdd(now, config.timeouts.attach);
+  state.timers[static_cast<size_t>(TimerId::kPhase)] = SaturatingAdd(now, config.timeouts.attach);
   if (durable.notice) {
     const MonotonicTime give_up = durable.notice->deadline() - config.timeouts.give_up_lead;
     state.timers[static_cast<size_t>(TimerId::kGiveUp)] = std::max(give_up, now);
@@ -53,7 +56,8 @@ std::string StatusWord(const State& state) {
     return OutcomeName(state.durable.outcome->state);
   }
   switch (state.phase) {
-    case kWaiting: return state.durable.epoch == 0 ? "Preparing" : "Running";
+    case kWaiting:
+      return state.durable.epoch == 0 ? "Preparing" : "Running";
     case kStarting: {
       // A program without the library never claims: it runs once it is started.
       const bool runs = !state.ranks.empty() &&
@@ -62,10 +66,14 @@ std::string StatusWord(const State& state) {
       if (runs) return "Running";
       return state.durable.restarts_used > 0 ? "Restarting" : "Preparing";
     }
-    case kRestoring: return state.durable.restarts_used > 0 ? "Restarting" : "Preparing";
-    case kRestarting: return "Restarting";
-    case kRunning: return "Running";
-    default: return "Stopping";
+    case kRestoring:
+      return state.durable.restarts_used > 0 ? "Restarting" : "Preparing";
+    case kRestarting:
+      return "Restarting";
+    case kRunning:
+      return "Running";
+    default:
+      return "Stopping";
   }
 }
 
@@ -82,20 +90,19 @@ std::optional<GlobalSnapshot> NewestWhole(const State& state, bool restorable) {
   std::optional<GlobalSnapshot> newest;
   if (state.ranks.empty()) return newest;
   for (const WholeSnapshot& candidate : state.ranks.front().snapshots) {
-    if (newest && std::pair(candidate.epoch, candidate.step) <=
-                      std::pair(newest->epoch, newest->step)) {
+    if (newest &&
+        std::pair(candidate.epoch, candidate.step) <= std::pair(newest->epoch, newest->step)) {
       continue;
     }
     uint64_t bytes = 0;
-    const bool whole = std::all_of(
-        state.ranks.begin(), state.ranks.end(), [&](const RankInfo& r) {
-          return std::any_of(r.snapshots.begin(), r.snapshots.end(), [&](const WholeSnapshot& s) {
-            if (s.epoch != candidate.epoch || s.step != candidate.step) return false;
-            if (restorable && !s.restorable) return false;
-            bytes = std::max(bytes, s.bytes);
-            return true;
-          });
-        });
+    const bool whole = std::all_of(state.ranks.begin(), state.ranks.end(), [&](const RankInfo& r) {
+      return std::any_of(r.snapshots.begin(), r.snapshots.end(), [&](const WholeSnapshot& s) {
+        if (s.epoch != candidate.epoch || s.step != candidate.step) return false;
+        if (restorable && !s.restorable) return false;
+        bytes = std::max(bytes, s.bytes);
+        return true;
+      });
+    });
     if (whole) newest = GlobalSnapshot{candidate.epoch, candidate.step, bytes};
   }
   return newest;

@@ -19,7 +19,8 @@ constexpr Transition kTransitions[] = {
     {kStarting, kRestoring, "all claimed, source of the state decided"},
     {kStarting, kRestarting, "a worker failed, budget left"},
     {kStarting, kAbandoning, "notice"},
-    {kStarting, kFailing, "a worker failed, no budget left; a worker can't be started; claims differ"},
+    {kStarting, kFailing,
+     "a worker failed, no budget left; a worker can't be started; claims differ"},
     {kStarting, kLeaving, "a program without the library: all exited with 0"},
     {kRestoring, kRunning, "all ranks stand at the same boundary"},
     {kRestoring, kFinishing, "all ranks restored the last boundary of the run"},
@@ -38,6 +39,7 @@ constexpr Transition kTransitions[] = {
     {kClosing, kLimiting, "a full set of replies: S = max(entered)"},
     {kClosing, kAbandoning, "S can't be reached in time, or a worker died"},
     {kClosing, kFinishing, "all ranks finished"},
+    {kClosing, kRestarting, "rescinded, and a worker failed before all replies were in"},
     {kClosing, kFailing, "a rank finished before S; a node is lost; superseded"},
     {kClosing, kLeaving, "the notice's time is up"},
     {kLimiting, kRunning, "all notices rescinded"},
@@ -79,21 +81,36 @@ bool IsTransition(Phase from, Phase to) {
 
 const char* PhaseName(Phase phase) {
   switch (phase) {
-    case kWaiting: return "Waiting";
-    case kStarting: return "Starting";
-    case kRestoring: return "Restoring";
-    case kRunning: return "Running";
-    case kRestarting: return "Restarting";
-    case kClosing: return "Closing";
-    case kLimiting: return "Limiting";
-    case kStaging: return "Staging";
-    case kParking: return "Parking";
-    case kCommitting: return "Committing";
-    case kAbandoning: return "Abandoning";
-    case kFinishing: return "Finishing";
-    case kFailing: return "Failing";
-    case kLeaving: return "Leaving";
-    case kEnded: return "Ended";
+    case kWaiting:
+      return "Waiting";
+    case kStarting:
+      return "Starting";
+    case kRestoring:
+      return "Restoring";
+    case kRunning:
+      return "Running";
+    case kRestarting:
+      return "Restarting";
+    case kClosing:
+      return "Closing";
+    case kLimiting:
+      return "Limiting";
+    case kStaging:
+      return "Staging";
+    case kParking:
+      return "Parking";
+    case kCommitting:
+      return "Committing";
+    case kAbandoning:
+      return "Abandoning";
+    case kFinishing:
+      return "Finishing";
+    case kFailing:
+      return "Failing";
+    case kLeaving:
+      return "Leaving";
+    case kEnded:
+      return "Ended";
   }
   return "?";
 }

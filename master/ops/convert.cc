@@ -120,7 +120,8 @@ uint64_t ToWire(Duration d) { return static_cast<uint64_t>(std::max(d.count(), D
 
 std::optional<Event> ToEvent(uint32_t node, const proto::AgentReport& report) {
   switch (report.report_case()) {
-    case proto::AgentReport::kHello: return ToAttached(node, report.hello());
+    case proto::AgentReport::kHello:
+      return ToAttached(node, report.hello());
     case proto::AgentReport::kHeartbeat: {
       Heartbeat out;
       out.node = node;
@@ -164,7 +165,8 @@ std::optional<Event> ToEvent(uint32_t node, const proto::AgentReport& report) {
                            ToSnapshot(report.snapshot_whole())};
     case proto::AgentReport::kPackWritten: {
       const auto& in = report.pack_written();
-      return PackWritten{node,       ToSave(in.save()), in.rank(), Clip(in.tail(), kMaxTail),
+      return PackWritten{node,       ToSave(in.save()),
+                         in.rank(),  Clip(in.tail(), kMaxTail),
                          in.bytes(), FromWire(in.duration_ns())};
     }
     case proto::AgentReport::kPackFailed: {
@@ -177,14 +179,16 @@ std::optional<Event> ToEvent(uint32_t node, const proto::AgentReport& report) {
     }
     case proto::AgentReport::kKeeperLost:
       return KeeperLost{node, Clip(report.keeper_lost().message())};
-    case proto::AgentReport::kWorkersGone: return WorkersGone{node, report.workers_gone().epoch()};
+    case proto::AgentReport::kWorkersGone:
+      return WorkersGone{node, report.workers_gone().epoch()};
     case proto::AgentReport::kOrderFailed: {
       const auto& in = report.order_failed();
       return OrderFailed{node, in.epoch(), Clip(in.order(), 64), in.rank(),
                          ToStatus(in.code(), in.message())};
     }
     case proto::AgentReport::kKvRequest:
-    case proto::AgentReport::REPORT_NOT_SET: return std::nullopt;
+    case proto::AgentReport::REPORT_NOT_SET:
+      return std::nullopt;
   }
   return std::nullopt;
 }

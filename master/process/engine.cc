@@ -58,8 +58,8 @@ void Engine::Handle(const Event& event) {
   if (!state_ || exit_code_) return;
   const Durable before = state_->durable;
   const Phase phase = state_->phase;
-  Decision decision = Decide(std::move(*state_), event, options_.clock->Monotonic(),
-                             UnixMs(*options_.clock));
+  Decision decision =
+      Decide(std::move(*state_), event, options_.clock->Monotonic(), UnixMs(*options_.clock));
   state_ = std::move(decision.state);
   if (!decision.reason.empty()) LogInfo("{}", decision.reason);
   if (!(state_->durable == before)) {
@@ -204,7 +204,7 @@ void Engine::Do(const Action& action) {
 }
 
 void Engine::OnOutcomeDelivered() {
-  if (state_ && state_->durable.outcome) Quit(state_->durable.outcome->exit_code);
+  if (state_ && state_->phase == Phase::kEnded) Quit(state_->durable.outcome->exit_code);
 }
 
 void Engine::Quit(int exit_code) {
@@ -223,8 +223,7 @@ bool Engine::PostReport(std::shared_ptr<AgentStream> stream, proto::AgentReport 
 }
 
 void Engine::PostDetached(std::shared_ptr<AgentStream> stream) {
-  Status posted =
-      options_.loop->Post([this, stream = std::move(stream)] { OnDetached(stream); });
+  Status posted = options_.loop->Post([this, stream = std::move(stream)] { OnDetached(stream); });
   // Then the agent counts as silent, and is given up or attaches again.
   if (!posted.ok()) LogError("a broken stream: {}", posted.message());
 }
@@ -242,8 +241,7 @@ void Engine::OnReport(const std::shared_ptr<AgentStream>& stream,
   // Of a stream that was replaced, or that never said Hello.
 }
 
-void Engine::OnHello(const std::shared_ptr<AgentStream>& stream,
-                     const proto::AgentReport& report) {
+void Engine::OnHello(const std::shared_ptr<AgentStream>& stream, const proto::AgentReport& report) {
   const proto::Hello& hello = report.hello();
   const auto refuse = [&](const std::string& why) {
     LogWarning("agent of node {} is refused: {}", hello.node_index(), why);
@@ -319,8 +317,7 @@ void Engine::OnKv(uint32_t node, const proto::KvRequest& request) {
     AnswerKv(kv_.Set(asker, request.key(), request.value()));
   } else {
     const auto timeout = std::chrono::milliseconds(request.timeout_ms());
-    AnswerKv(kv_.Get(asker, request.key(),
-                     SaturatingAdd(options_.clock->Monotonic(), timeout)));
+    AnswerKv(kv_.Get(asker, request.key(), SaturatingAdd(options_.clock->Monotonic(), timeout)));
   }
   ArmTimers();
 }

@@ -35,7 +35,7 @@ class AgentStream {
 class Engine {
  public:
   struct Options {
-    EventLoop* loop = nullptr;    // all required
+    EventLoop* loop = nullptr;  // all required
     Clock* clock = nullptr;
     Journal* journal = nullptr;
     Storage* storage = nullptr;

@@ -184,7 +184,9 @@ int RunMasterIn(const ProcessEnvironment& environment, const MasterOptions& opti
   Timeouts timeouts = environment.timeouts;
   if (options.standalone) {
     // The agent is the run: without it there is nothing to wait for.
-    timeouts.agent_lost = std::min<Duration>(timeouts.agent_lost, seconds(10));
+    timeouts.agent_lost = std::min<Duration>(timeouts.agent_lost, seconds(1));
+    // A run that is stopped at the terminal (Ctrl-Z) is silent for as long as that takes.
+    timeouts.agent_silent = std::chrono::hours(24 * 365);
     timeouts.attach = std::min<Duration>(timeouts.attach, seconds(30));
     timeouts.leave = std::min<Duration>(timeouts.leave, seconds(2));
   }
@@ -228,10 +230,9 @@ int RunMasterIn(const ProcessEnvironment& environment, const MasterOptions& opti
       signalfd_siginfo info;
       while (read(signals.get(), &info, sizeof(info)) == sizeof(info)) {
         // A terminal sends Ctrl-C to all of its processes; in a plain run the agent is who decides.
-        const bool attached =
-            engine.started() &&
-            std::any_of(engine.state().nodes.begin(), engine.state().nodes.end(),
-                        [](const NodeInfo& n) { return n.attached; });
+        const bool attached = engine.started() &&
+                              std::any_of(engine.state().nodes.begin(), engine.state().nodes.end(),
+                                          [](const NodeInfo& n) { return n.attached; });
         if (options.standalone && (info.ssi_signo == SIGINT || attached)) continue;
         LogInfo("ended by signal {}", info.ssi_signo);
         engine.Quit(76);
@@ -271,7 +272,8 @@ int RunMasterIn(const ProcessEnvironment& environment, const MasterOptions& opti
                                 directive.stop().reason(), FromWire(directive.stop().grace_ns()),
                                 directive.number());
           return;
-        case proto::Directive::DIRECTIVE_NOT_SET: return;
+        case proto::Directive::DIRECTIVE_NOT_SET:
+          return;
       }
     };
     client_options.on_disowned = [&](const std::string& why) {

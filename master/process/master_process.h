@@ -10,11 +10,11 @@ namespace godwit::master {
 
 // What RunMaster does, with what it touches passed in.
 struct ProcessEnvironment {
-  FileSystem* fs = nullptr;     // of the run directory
-  Storage* storage = nullptr;   // of checkpoint directories
+  FileSystem* fs = nullptr;    // of the run directory
+  Storage* storage = nullptr;  // of checkpoint directories
   Clock* clock = nullptr;
   Timeouts timeouts;
-  bool handle_signals = true;   // false in tests, whose process has threads
+  bool handle_signals = true;  // false in tests, whose process has threads
 };
 int RunMasterIn(const ProcessEnvironment& environment, const MasterOptions& options);
 

@@ -31,7 +31,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
 }
 
 std::chrono::system_clock::time_point Deadline(Duration d) {
-  return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(d);
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::microseconds>(d);
 }
 
 // Not this master's job (any more): trying again will not help.
@@ -70,11 +71,16 @@ void SchedulerClient::Pause(const StopToken& stop, Duration d) {
 }
 
 void SchedulerClient::Disowned(const std::string& why) {
+  bool finishing = false;
   {
     MutexLock lock(mutex_);
     if (std::exchange(disowned_, true)) return;
+    finishing = finish_by_.has_value();
   }
-  (void)options_.loop->Post([this, why] { options_.on_disowned(why); });
+  (void)options_.loop->Post([this, why, finishing] {
+    options_.on_disowned(why);
+    if (finishing) options_.on_outcome_delivered();  // nobody wants to hear it
+  });
 }
 
 bool SchedulerClient::Register(const StopToken& stop) {
@@ -179,8 +185,7 @@ void SchedulerClient::Report(const StopToken& stop) {
     bool finishing = false;
     {
       MutexLock lock(mutex_);
-      while (!stop.stop_requested() && items_.empty() && !dirty_ &&
-             MonotonicClock::now() < next) {
+      while (!stop.stop_requested() && items_.empty() && !dirty_ && MonotonicClock::now() < next) {
         (void)changed_.WaitUntil(mutex_, next);
       }
       if (disowned_) return;
@@ -217,22 +222,20 @@ void SchedulerClient::Report(const StopToken& stop) {
         MutexLock lock(mutex_);
         items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(taken));
       }
-      if (finishing || reply.stale()) {
+      if (finishing) {
         (void)options_.loop->Post([this] { options_.on_outcome_delivered(); });
-        if (finishing) return;
+        return;
       }
       continue;
     }
     if (Disowns(status.error_code())) {
       Disowned(status.error_message());
-      (void)options_.loop->Post([this] { options_.on_outcome_delivered(); });
       return;
     }
     {
       MutexLock lock(mutex_);
       if (finish_by_ && MonotonicClock::now() > *finish_by_) {
-        LogError("the outcome could not be delivered to the scheduler: {}",
-                 status.error_message());
+        LogError("the outcome could not be delivered to the scheduler: {}", status.error_message());
         (void)options_.loop->Post([this] { options_.on_outcome_delivered(); });
         return;
       }
@@ -254,9 +257,9 @@ void SchedulerClient::Keep(proto::MasterReport item) {
     MutexLock lock(mutex_);
     if (items_.size() >= kMaxItems) {
       // Only plain events may be lost; the rest is bounded by the number of notices.
-      const auto it =
-          std::find_if(items_.begin(), items_.end(),
-                       [](const proto::MasterReport& r) { return r.events_size() > 0; });
+      const auto it = std::find_if(items_.begin(), items_.end(), [](const proto::MasterReport& r) {
+        return r.events_size() > 0;
+      });
       if (it != items_.end()) {
         items_.erase(it);
         if (++dropped_events_ == 1) LogWarning("the scheduler is away: events are being dropped");
@@ -317,6 +320,10 @@ void SchedulerClient::Finish(const proto::JobOutcome& outcome) {
   {
     MutexLock lock(mutex_);
     finish_by_ = SaturatingAdd(MonotonicClock::now(), options_.outcome_limit);
+    if (disowned_) {
+      (void)options_.loop->Post([this] { options_.on_outcome_delivered(); });
+      return;
+    }
   }
   proto::MasterReport item;
   *item.mutable_outcome() = outcome;

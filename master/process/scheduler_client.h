@@ -19,8 +19,8 @@
 namespace godwit::master {
 
 // The master's line to the scheduler: registers, polls directives and reports, on two threads. A
-// scheduler that is away is tried again, with a growing pause, for as long as the job runs; what was
-// to be said is kept meanwhile (of plain events the newest kMaxItems).
+// scheduler that is away is tried again, with a growing pause, for as long as the job runs; what
+// was to be said is kept meanwhile (of plain events the newest kMaxItems).
 class SchedulerClient : public SchedulerLink {
  public:
   static constexpr size_t kMaxItems = 1024;
@@ -29,7 +29,7 @@ class SchedulerClient : public SchedulerLink {
     std::string scheduler;  // gRPC address
     std::string job_id;
     uint32_t attempt = 1;
-    std::string address;    // where this master listens
+    std::string address;  // where this master listens
     EventLoop* loop = nullptr;
     // All on the loop's thread. The first registration and, after a restart of the scheduler, later
     // ones.

@@ -14,8 +14,7 @@ Result<ckpt::NewTerm> CheckpointStorage::BeginTerm(const std::string& dir,
   return ckpt::BeginTerm(fs_, dir, job_id, now_unix_ms);
 }
 
-Result<ckpt::Commit> CheckpointStorage::CommitSave(const std::string& dir,
-                                                   const ckpt::SaveId& save,
+Result<ckpt::Commit> CheckpointStorage::CommitSave(const std::string& dir, const ckpt::SaveId& save,
                                                    const std::vector<std::string>& tails) {
   return ckpt::CommitSave(fs_, dir, save, tails);
 }

@@ -59,12 +59,13 @@ std::string SimWorld::Dump() const {
   std::string text;
   for (uint32_t n = 0; n < nodes_.size(); ++n) {
     const Node& node = nodes_[n];
-    text += fmt::format("node {}: attached {} left {} epoch {} orders {} reports {} persists {}\n", n,
-                        node.attached, node.left, node.epoch, node.orders.size(),
+    text += fmt::format("node {}: attached {} left {} epoch {} orders {} reports {} persists {}\n",
+                        n, node.attached, node.left, node.epoch, node.orders.size(),
                         node.reports.size(), node.persists.size());
     for (const Worker& w : node.workers) {
       text += fmt::format(
-          "  rank {}: alive {} claimed {} resumed {} finished {} entered {} done {} limit {} closed "
+          "  rank {}: alive {} claimed {} resumed {} finished {} entered {} done {} limit {} "
+          "closed "
           "{} told {} park {} stop {} filling {} whole",
           w.rank, w.alive, w.claimed, w.resumed, w.finished, w.entered, w.done, w.limit, w.closed,
           w.at_gate_told, w.park, w.stop, w.filling.has_value());
@@ -106,11 +107,11 @@ void SimWorld::Deliver(const Event& event) {
       }
     }
   }
-  const size_t crash_after =
-      options_.kill_master_one_in > 0 && faults_ < options_.max_faults && !d.actions.empty() &&
-              random_.OneIn(options_.kill_master_one_in)
-          ? random_.Below(d.actions.size() + 1)
-          : d.actions.size() + 1;
+  const size_t crash_after = options_.kill_master_one_in > 0 && faults_ < options_.max_faults &&
+                                     !d.actions.empty() &&
+                                     random_.OneIn(options_.kill_master_one_in)
+                                 ? random_.Below(d.actions.size() + 1)
+                                 : d.actions.size() + 1;
   for (size_t i = 0; i < d.actions.size(); ++i) {
     if (i == crash_after) break;
     Do(d.actions[i]);
@@ -213,8 +214,8 @@ void SimWorld::Hello(uint32_t n) {
       r.gate = GateState{w.entered, w.limit, w.closed, w.finished};
     }
     r.at_step = w.done;
-    r.state = !w.resumed                       ? WorkerState::kInit
-              : w.finished                     ? WorkerState::kFinished
+    r.state = !w.resumed                                                ? WorkerState::kInit
+              : w.finished                                              ? WorkerState::kFinished
               : w.closed && w.entered == w.done && w.entered >= w.limit ? WorkerState::kAtGate
                                                                         : WorkerState::kRunning;
     for (const SimSnapshot& s : w.whole) {
@@ -522,8 +523,7 @@ bool SimWorld::Move() {
         std::optional<uint64_t> content;
         if (commit->tails.size() != options_.nodes * options_.slots) Problem("too few tails");
         for (uint32_t r = 0; r < commit->tails.size(); ++r) {
-          const uint64_t c =
-              std::stoull(commit->tails[r].substr(commit->tails[r].rfind('/') + 1));
+          const uint64_t c = std::stoull(commit->tails[r].substr(commit->tails[r].rfind('/') + 1));
           if (commit->tails[r] != Tail(commit->save, r, c)) Problem("a tail of another pack");
           if (content && *content != c) Problem("packs of different states in one commit");
           content = c;
@@ -556,8 +556,8 @@ bool SimWorld::Move() {
           Heartbeat beat;
           beat.node = n;
           for (const Worker& w : node.workers) {
-            beat.ranks.push_back({w.epoch, w.rank, w.entered, milliseconds(1), milliseconds(2),
-                                  Duration(0), 1000});
+            beat.ranks.push_back(
+                {w.epoch, w.rank, w.entered, milliseconds(1), milliseconds(2), Duration(0), 1000});
           }
           Deliver(beat);
           return !outcome_;
@@ -566,7 +566,8 @@ bool SimWorld::Move() {
       }
       const Event report = node.reports.front();
       node.reports.pop_front();
-      const bool twice = options_.duplicate_one_in > 0 && random_.OneIn(options_.duplicate_one_in) &&
+      const bool twice = options_.duplicate_one_in > 0 &&
+                         random_.OneIn(options_.duplicate_one_in) &&
                          !std::holds_alternative<AgentAttached>(report);
       Deliver(report);
       if (twice && !outcome_ && node.attached) Deliver(report);
@@ -581,10 +582,9 @@ bool SimWorld::Move() {
           if (node.written.count({p.save, w.rank}) > 0) {
             continue;
           }
-          const auto it =
-              std::find_if(w.whole.begin(), w.whole.end(), [&](const SimSnapshot& s) {
-                return s.epoch == p.snapshot_epoch && s.step == p.snapshot_step;
-              });
+          const auto it = std::find_if(w.whole.begin(), w.whole.end(), [&](const SimSnapshot& s) {
+            return s.epoch == p.snapshot_epoch && s.step == p.snapshot_step;
+          });
           all = false;
           if (it == w.whole.end()) {
             Report(n, PackFailed{n, p.save, w.rank, NotFoundError("no such snapshot")});
@@ -596,9 +596,8 @@ bool SimWorld::Move() {
             node.persists.erase(node.persists.begin());
             return true;
           }
-          node.written[{p.save, w.rank}] =
-              PackWritten{n, p.save, w.rank, Tail(p.save, w.rank, it->content), 500,
-                          milliseconds(1)};
+          node.written[{p.save, w.rank}] = PackWritten{
+              n, p.save, w.rank, Tail(p.save, w.rank, it->content), 500, milliseconds(1)};
           break;
         }
         if (all) {
@@ -607,9 +606,8 @@ bool SimWorld::Move() {
         }
         return true;
       }
-      if (node.gone_due &&
-          std::none_of(node.workers.begin(), node.workers.end(),
-                       [](const Worker& w) { return w.alive; })) {
+      if (node.gone_due && std::none_of(node.workers.begin(), node.workers.end(),
+                                        [](const Worker& w) { return w.alive; })) {
         Report(n, WorkersGone{n, *node.gone_due});
         node.gone_due.reset();
         return true;

@@ -18,9 +18,10 @@ namespace godwit::master::testing {
 //
 // Fault model. Reports and orders of one node's stream keep their order; between nodes, and against
 // workers and storage, anything may overtake anything. A stream may break at any moment: what was
-// under way on it is lost, and the agent attaches again. A worker, a keeper or the master may die at
-// any moment; the master also between making its state durable and doing the actions of a decision.
-// Reports may be delivered twice in a row. Storage may fail a try. Time passes between any two moves.
+// under way on it is lost, and the agent attaches again. A worker, a keeper or the master may die
+// at any moment; the master also between making its state durable and doing the actions of a
+// decision. Reports may be delivered twice in a row. Storage may fail a try. Time passes between
+// any two moves.
 struct SimOptions {
   uint32_t nodes = 2;
   uint32_t slots = 1;  // per node
@@ -35,9 +36,9 @@ struct SimOptions {
   uint32_t kill_worker_one_in = 0;
   uint32_t kill_keeper_one_in = 0;
   uint32_t kill_master_one_in = 0;
-  uint32_t fail_storage_one_in = 0;  // of storage operations
-  uint32_t max_faults = 3;           // of all kinds that kill together
-  std::optional<uint32_t> hung_rank; // stops stepping once a notice is there
+  uint32_t fail_storage_one_in = 0;   // of storage operations
+  uint32_t max_faults = 3;            // of all kinds that kill together
+  std::optional<uint32_t> hung_rank;  // stops stepping once a notice is there
 };
 
 class SimWorld {
@@ -69,11 +70,11 @@ class SimWorld {
   const std::vector<std::string>& released() const { return released_; }  // "gpu <id>", "node <id>"
   const std::vector<std::string>& problems() const { return problems_; }  // broken promises
   const std::vector<std::string>& log() const { return log_; }
-  uint64_t entered() const;          // largest of any rank, now or when it ended
+  uint64_t entered() const;  // largest of any rank, now or when it ended
   std::optional<SaveId> committed() const;
   uint64_t commits() const { return storage_.size(); }
   uint32_t faults() const { return faults_; }
-  std::string Dump() const;          // workers, and what the master believes of them
+  std::string Dump() const;  // workers, and what the master believes of them
   bool worker_alive(uint32_t rank) const;
 
  private:
@@ -88,8 +89,8 @@ class SimWorld {
     bool closed = true, at_gate_told = false, boundary_seen = false, park = false, stop = false;
     std::optional<uint64_t> stage;
     std::optional<SimSnapshot> filling;
-    std::vector<SimSnapshot> whole;   // of the slot's snapshot memory: outlives the worker
-    std::optional<WorkerExited> exit; // said again when the agent attaches again
+    std::vector<SimSnapshot> whole;    // of the slot's snapshot memory: outlives the worker
+    std::optional<WorkerExited> exit;  // said again when the agent attaches again
   };
   struct Node {
     bool attached = false, left = false;
