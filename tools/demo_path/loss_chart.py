@@ -5,22 +5,24 @@ import html
 
 
 class Point:
-    def __init__(self, step, loss, world_size, membership):
+    def __init__(self, step, loss, held_out, world_size, membership):
         self.step = step
         self.loss = loss
+        self.held_out = held_out  # None: not evaluated after this step
         self.world_size = world_size
         self.membership = membership  # (term, epoch)
 
 
 def read_loss_log(path):
     """Points of the lineage, by step: of a step that was done again the last one counts. Lines are
-    step,loss,tokens/s,world size,term,epoch."""
+    step,loss,held-out loss or nothing,tokens/s,world size,term,epoch."""
     by_step = {}
     with open(path, encoding="utf-8", newline="") as f:
         for row in csv.reader(f):
             try:
-                step, loss, _, world_size, term, epoch = row
-                point = Point(int(step), float(loss), int(world_size), (int(term), int(epoch)))
+                step, loss, held_out, _, world_size, term, epoch = row
+                point = Point(int(step), float(loss), float(held_out) if held_out else None,
+                              int(world_size), (int(term), int(epoch)))
             except ValueError:
                 continue  # a last line whose writer was killed
             by_step[point.step] = point
