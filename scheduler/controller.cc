@@ -1,6 +1,7 @@
 #include "scheduler/controller.h"
 
 #include <fmt/core.h>
+#include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -104,6 +105,12 @@ Json PlacementJson(const AttemptRecord& attempt) {
   return {{"attempt", attempt.attempt}, {"workers", workers}};
 }
 
+bool SameButProgress(proto::MasterStatus a, proto::MasterStatus b) {
+  a.clear_step();
+  b.clear_step();
+  return google::protobuf::util::MessageDifferencer::Equals(a, b);
+}
+
 }  // namespace
 
 Controller::Controller(ClusterConfig config, std::vector<policy::Node> nodes, std::string run_root,
@@ -182,9 +189,9 @@ Status Controller::Restore(const Store::Contents& contents) {
   }
   for (auto& [number, job] : jobs_) {
     if (HasEnded(job.record.state)) continue;
-    const bool has_quota =
-        std::any_of(cluster_.quotas.begin(), cluster_.quotas.end(),
-                    [&](const policy::Quota& q) { return q.name == job.record.spec.quota(); });
+    const bool has_quota = std::any_of(
+        cluster_.quotas.begin(), cluster_.quotas.end(),
+        [&name = job.record.spec.quota()](const policy::Quota& q) { return q.name == name; });
     if (!has_quota) {
       return FailedPreconditionError(
           fmt::format("{} belongs to quota '{}', which the configuration does not have (allowed: "
@@ -654,7 +661,12 @@ bool Controller::Report(const proto::MasterReport& report) {
   if (report.pid() != attempt.master_pid) return false;
   if (report.sequence() <= attempt.master_sequence) return true;  // was here already
   attempt.master_sequence = report.sequence();
-  Dirty(*job);
+  // Progress alone, once a second, is not worth a write: after a crash the next report tells it.
+  const bool progress_only = report.has_status() && !report.has_ack() && !report.has_outcome() &&
+                             !report.has_notice_record() && report.released_gpu().empty() &&
+                             report.released_node().empty() && report.events().empty() &&
+                             SameButProgress(report.status(), job->record.master);
+  if (!progress_only) Dirty(*job);
   const std::string& id = job->record.id;
 
   for (int i = 0; i < report.events_size(); ++i) {
@@ -721,23 +733,26 @@ bool Controller::Report(const proto::MasterReport& report) {
 void Controller::ReportStatus(Job& job, const proto::MasterStatus& status) {
   AttemptRecord& attempt = *job.attempt;
   const std::string& id = job.record.id;
-  // Failures are numbered within an attempt; what an earlier report told is not told again.
-  uint64_t told = 0;
+  // Failures are numbered within an attempt. Each is told again with every report, and once more
+  // changed: when it is known what was done about it.
+  std::map<uint64_t, std::string> told;
   if (job.status_attempt == attempt.attempt) {
     for (const auto& failure : job.record.master.failures()) {
-      told = std::max(told, failure.sequence());
+      told[failure.sequence()] = failure.SerializeAsString();
     }
   }
   job.status_attempt = attempt.attempt;
   for (const auto& failure : status.failures()) {
-    if (failure.sequence() <= told) continue;
-    batch_.failures.emplace_back(id, failure);
+    const auto known = told.find(failure.sequence());
+    if (known != told.end() && known->second == failure.SerializeAsString()) continue;
+    batch_.failures.push_back({id, attempt.attempt, failure});
   }
   job.record.master = status;
   if (status.has_commit()) job.record.expected_step = status.committed_step();
   const bool runs = status.state() == "Running";
   if (runs && !attempt.running) {
     attempt.running = true;
+    Dirty(job);
     const uint64_t now = UnixMs();
     if (job.record.started_unix_ms == 0) job.record.started_unix_ms = now;
     AddEvent(id, "started",

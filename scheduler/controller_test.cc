@@ -238,6 +238,10 @@ TEST_F(ControllerTest, FailuresAreKeptOnceEachOverAttempts) {
   report.mutable_status()->add_failures()->set_sequence(2);
   EXPECT_TRUE(Report(a, report));
   EXPECT_EQ(store_->Failures(a)->size(), 2u);
+  report.mutable_status()->mutable_failures(1)->set_action("restarted in place from memory");
+  EXPECT_TRUE(Report(a, report));
+  ASSERT_EQ(store_->Failures(a)->size(), 2u);
+  EXPECT_EQ(store_->Failures(a)->at(1).action(), "restarted in place from memory");
   controller_->OnAttemptGone(a, 1);
   Register(a);
   EXPECT_TRUE(Report(a, report));

@@ -54,8 +54,8 @@ CREATE TABLE notices (
   job_id TEXT NOT NULL, id TEXT NOT NULL, record BLOB NOT NULL, sequence INTEGER NOT NULL,
   PRIMARY KEY (job_id, id)) WITHOUT ROWID;
 CREATE TABLE failures (
-  sequence INTEGER PRIMARY KEY, job_id TEXT NOT NULL, record BLOB NOT NULL);
-CREATE INDEX failures_by_job ON failures (job_id, sequence);
+  job_id TEXT NOT NULL, attempt INTEGER NOT NULL, sequence INTEGER NOT NULL, record BLOB NOT NULL,
+  PRIMARY KEY (job_id, attempt, sequence)) WITHOUT ROWID;
 )";
 
 // Takes the store for this process, until the descriptor is closed.
@@ -355,9 +355,10 @@ Status Store::WriteAll(const Batch& batch) {
     statement.Text(job_id).Text(record.id()).Blob(record);
     GODWIT_RETURN_IF_ERROR(statement.Run());
   }
-  for (const auto& [job_id, record] : batch.failures) {
-    Statement statement(*this, "INSERT INTO failures (job_id, record) VALUES (?, ?)");
-    statement.Text(job_id).Blob(record);
+  for (const Batch::Failure& failure : batch.failures) {
+    Statement statement(*this, "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)");
+    statement.Text(failure.job_id).Int(failure.attempt).Int(failure.record.sequence());
+    statement.Blob(failure.record);
     GODWIT_RETURN_IF_ERROR(statement.Run());
   }
   for (const auto& [name, value] : batch.settings) {
@@ -510,7 +511,8 @@ Result<std::vector<proto::NoticeRecord>> Store::Notices(const std::string& job_i
 }
 
 Result<std::vector<proto::FailureRecord>> Store::Failures(const std::string& job_id) {
-  Statement statement(*this, "SELECT record FROM failures WHERE job_id = ? ORDER BY sequence");
+  Statement statement(*this,
+                      "SELECT record FROM failures WHERE job_id = ? ORDER BY attempt, sequence");
   statement.Text(job_id);
   std::vector<proto::FailureRecord> records;
   while (statement.Next()) statement.GetBlob(&records.emplace_back());

@@ -28,9 +28,16 @@ class Store {
     std::vector<AttemptRecord> attempts;
     std::vector<ProcessRecord> processes;
     std::vector<DirectiveRecord> directives;
-    std::vector<proto::Event> events;                                    // with their numbers
-    std::vector<std::pair<std::string, proto::NoticeRecord>> notices;    // by job
-    std::vector<std::pair<std::string, proto::FailureRecord>> failures;  // by job, appended
+    std::vector<proto::Event> events;                                  // with their numbers
+    std::vector<std::pair<std::string, proto::NoticeRecord>> notices;  // by job
+    // Replaces the one with the same job, attempt and sequence: what was done about a failure is
+    // known later than the failure.
+    struct Failure {
+      std::string job_id;
+      uint32_t attempt = 0;
+      proto::FailureRecord record;
+    };
+    std::vector<Failure> failures;
     std::vector<std::pair<std::string, std::string>> settings;
 
     bool empty() const {

@@ -92,7 +92,7 @@ TEST_F(StoreTest, EverythingCommittedIsThereAfterReopening) {
     batch.notices.emplace_back("job-1", notice);
     proto::FailureRecord failure;
     failure.set_rank(3);
-    batch.failures.emplace_back("job-1", failure);
+    batch.failures.push_back({"job-1", 1, failure});
     batch.settings.emplace_back("address", "unix:/x");
     ASSERT_OK(store->Commit(batch));
   }
