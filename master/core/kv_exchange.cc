@@ -45,14 +45,13 @@ std::vector<KvExchange::Answer> KvExchange::Set(const Asker& asker, const std::s
                  fmt::format("key '{}': {} keys are set already", key, values_.size())),
              ""}};
   }
-  const auto [it, inserted] = values_.emplace(key, std::move(value));
-  if (!inserted) {
+  if (!values_.emplace(key, std::move(value)).second) {
     return {{asker, AlreadyExistsError(fmt::format("key '{}' is set already", key)), ""}};
   }
   std::vector<Answer> answers = {{asker, OkStatus(), ""}};
   std::erase_if(waiting_, [&](const Waiting& w) {
     if (w.key != key) return false;
-    answers.push_back({w.asker, OkStatus(), it->second});
+    answers.push_back({w.asker, OkStatus(), values_.at(key)});
     return true;
   });
   return answers;
