@@ -222,26 +222,35 @@ TEST(RunDeathTest, ABadSamplerIsNamed) {
 }
 
 TEST_F(SoloRunTest, AWriterOutsideUpdateFailsTheRunAndIsNamed) {
-  // A tensor with a version counter, as libtorch's have.
+  // A tensor with a version counter, as libtorch's have. The end of the copy is held until the
+  // writer has come.
   std::vector<float> weights(100'000);
-  uint64_t version = 0;
+  std::atomic<uint64_t> version = 0;
+  std::atomic<bool> written = false;
+  const auto training_thread = std::this_thread::get_id();
   TrainingRun run = OpenSolo(dir_->File("a"), 30, 5);
   ckpt::TensorRef ref;
   ref.name = "w";
   ref.shape = {static_cast<int64_t>(weights.size())};
   ref.data = weights.data();
   ref.bytes = weights.size() * sizeof(float);
-  ref.version = [&version] { return std::atomic_ref(version).load(); };
+  ref.version = [&] {
+    if (std::this_thread::get_id() != training_thread) written.wait(false);
+    return version.load();
+  };
   run.TrackTensor(ref);
   ASSERT_THAT(run.TryRestore(), IsOk());
+  ::testing::internal::CaptureStderr();
   for (Step& step : run.Steps()) {
-    // Before the fence: the copy of the boundary before is not done, or not checked yet.
-    if (step.index() == 5) std::atomic_ref(version).fetch_add(1);
+    if (step.index() == 5) {
+      ++version;
+      written = true;
+      written.notify_all();
+    }
     step.Update([] {});
   }
-  // Unless the copy had ended before the writer came, the run says so.
-  const int code = run.ExitCode();
-  EXPECT_TRUE(code == 0 || code == 1);
+  EXPECT_EQ(run.ExitCode(), 1);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("'w'"), std::string::npos);
 }
 
 // ---- In a job: a node made of this test ----

@@ -38,9 +38,9 @@ struct PersistResult {
   Duration duration{0};  // of the write alone
 };
 
-// Writes packs in two lanes, each with a thread that takes one after the other: gw-persist for those
-// without a deadline, which are written at idle priority, and gw-persist-now for the others, which
-// must not wait until the first gets a processor to notice that it is cancelled. Thread-safe.
+// Writes packs in two lanes, each with a thread that takes one after the other: gw-persist for
+// those without a deadline, which are written at idle priority, and gw-persist-now for the others,
+// which must not wait until the first gets a processor to notice that it is cancelled. Thread-safe.
 class Persister {
  public:
   static constexpr size_t kMaxQueued = 256;  // in each lane

@@ -67,9 +67,15 @@ void Machine::ApplyReports(uint32_t node, const std::vector<SlotReport>& reports
   for (RankInfo& r : s_.ranks) {
     if (r.node != node) continue;
     r.replies_due = 0;  // what was asked on the stream before
+    const auto missing = [&] {
+      if (r.started && !r.exited && !r.missing_since && !ExitExpected()) r.missing_since = now_;
+    };
     const auto it = std::find_if(reports.begin(), reports.end(),
                                  [&](const SlotReport& s) { return s.slot == r.slot; });
-    if (it == reports.end()) continue;
+    if (it == reports.end()) {
+      missing();
+      continue;
+    }
     const SlotReport& report = *it;
     r.snapshots.clear();
     for (const Snapshot& s : report.snapshots) {
@@ -77,10 +83,13 @@ void Machine::ApplyReports(uint32_t node, const std::vector<SlotReport>& reports
       if (r.snapshots.size() == kMaxSnapshotsPerRank) break;
       r.snapshots.push_back({s.epoch, s.step, s.bytes, true});
     }
-    if (report.epoch != s_.durable.epoch || s_.durable.epoch == 0) continue;
+    if (report.epoch != s_.durable.epoch || s_.durable.epoch == 0) {
+      missing();
+      continue;
+    }
     if (report.claimed && report.claim) r.claim = report.claim;
     if (report.pid == 0) {
-      if (r.started && !r.exited && !r.missing_since && !ExitExpected()) r.missing_since = now_;
+      missing();
     } else {
       r.started = true;
       r.missing_since.reset();

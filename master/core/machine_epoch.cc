@@ -59,6 +59,9 @@ bool Machine::DealRanks() {
     s_.durable.restarting = true;
     s_.durable.exited_ok.clear();
   }
+  // Once the gates were opened every rank of the epoch had a worker, whatever its node says now: it
+  // may have lost its keeper together with its agent.
+  for (RankInfo& r : s_.ranks) r.started = s_.durable.gates_opened;
   for (const uint32_t r : s_.durable.exited_ok) {
     if (r < s_.ranks.size()) {
       s_.ranks[r].started = s_.ranks[r].exited = s_.ranks[r].exited_ok = true;

@@ -14,7 +14,7 @@
 #include "base/temp_dir.h"
 #include "base/testing/matchers.h"
 #include "master/process/master_process.h"
-#include "master/testing/fake_cluster.h"
+#include "master/process/testing/fake_cluster.h"
 
 namespace godwit::master {
 namespace {

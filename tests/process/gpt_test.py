@@ -17,7 +17,7 @@ TOLERANCE = 0.10
 
 def held_out(text):
     """The held-out loss after the last step."""
-    found = re.findall(rf"step {STEPS} held-out loss ([0-9.]+)", text)
+    found = re.findall(rf"done: held-out loss ([0-9.]+) after {STEPS} steps", text)
     if not found:
         raise AssertionError(f"no held-out loss of step {STEPS} in:\n{text[-2000:]}")
     return float(found[-1])

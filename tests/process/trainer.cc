@@ -124,15 +124,19 @@ int Main(int argc, char** argv) {
     }
     step.AllReduceSum(sums, 4);
     step.Update([&] {
-      for (size_t i = 0; i < weights.size(); ++i) weights[i] = weights[i] * 0.5f + sums[i % 4];
+      // With noise that depends on the place and the step alone, or packs would compress to
+      // nothing.
+      for (size_t i = 0; i < weights.size(); ++i) {
+        weights[i] = weights[i] * 0.5f + sums[i % 4] +
+                     float(Mix64(i * 0x9e3779b97f4a7c15u + step.index()) % 65536);
+      }
     });
     if (o.step_ms > 0) {
       std::this_thread::sleep_until(start + std::chrono::milliseconds(o.step_ms));
     }
   }
   if (run.done() && run.rank() == 0 && !o.result.empty()) {
-    const std::string digest =
-        DigestOf(std::as_bytes(std::span<const float>(weights))).ToHex();
+    const std::string digest = DigestOf(std::as_bytes(std::span<const float>(weights))).ToHex();
     const std::string temp = o.result + ".new";
     std::FILE* file = std::fopen(temp.c_str(), "w");
     if (file == nullptr) Die("cannot open " + temp);

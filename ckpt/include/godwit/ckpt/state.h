@@ -12,8 +12,16 @@
 namespace godwit::ckpt {
 
 enum class DType : uint8_t {
-  kF64 = 1, kF32 = 2, kBF16 = 3, kF16 = 4,
-  kI64 = 5, kI32 = 6, kI16 = 7, kI8 = 8, kU8 = 9, kBool = 10,
+  kF64 = 1,
+  kF32 = 2,
+  kBF16 = 3,
+  kF16 = 4,
+  kI64 = 5,
+  kI32 = 6,
+  kI16 = 7,
+  kI8 = 8,
+  kU8 = 9,
+  kBool = 10,
 };
 size_t ByteSize(DType dtype);
 std::string_view Name(DType dtype);  // "f32"
@@ -39,11 +47,11 @@ struct ShardSpec {
 // One tensor of training state, as plain memory. `data` is dense, row-major and stays where it is
 // for as long as it is tracked (a tensor that moves is a plan change: `data_now` tells).
 struct TensorRef {
-  std::string name;                      // unique among all tracked state of the rank; any bytes
+  std::string name;  // unique among all tracked state of the rank; any bytes
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;            // empty: 0-d
+  std::vector<int64_t> shape;  // empty: 0-d
   void* data = nullptr;
-  uint64_t bytes = 0;                    // ByteSize(dtype) * product(shape)
+  uint64_t bytes = 0;  // ByteSize(dtype) * product(shape)
   Stability stability = Stability::kStable;
   Placement placement = Placement::kReplicated;
   ShardSpec shard;

@@ -1,4 +1,4 @@
-#include "master/testing/fake_cluster.h"
+#include "master/process/testing/fake_cluster.h"
 
 #include <dirent.h>
 #include <fcntl.h>
