@@ -9,10 +9,12 @@ from sandbox import BIN_DIR, ClusterTest, kill
 
 GPT = os.path.join(os.environ.get("GODWIT_EXAMPLES_DIR",
                                   os.path.join(os.path.dirname(BIN_DIR), "examples")), "gpt")
-STEPS = 100
+STEPS = 60
 # The two runs differ in the order in which floats are summed (three ranks or one), which training
-# amplifies. TOLERANCE_NOTE
-TOLERANCE = 0.10
+# amplifies. Measured with the seeds 1, 2 and 3: one and three workers end within 0.000001 of each
+# other, two seeds within 0.02. A lost or repeated batch, or a moment that is not restored, is worth
+# more than the tolerance.
+TOLERANCE = 0.001
 
 
 def held_out(text):
@@ -33,18 +35,19 @@ class GptTest(ClusterTest):
 
     def test_moved_and_killed_run_learns_what_an_undisturbed_one_learns(self):
         options = ["--steps", str(STEPS), "--seed", "1", "--eval-every", "0"]
-        alone = subprocess.run([GPT, *options], capture_output=True, text=True, check=True,
-                               timeout=300, env=self.cluster.environment)
+        alone = subprocess.run([GPT, *options, "--dir", self.cluster.path("alone")],
+                               capture_output=True, text=True, check=True, timeout=300,
+                               env=self.cluster.environment, cwd=self.cluster.directory)
 
         self.events = self.start()
         job = self.cluster.submit(
             "--name", "job", "--workers", "3", "--dir", self.checkpoints(), "--", GPT, *options,
-            "--audit", self.audit(), "--snapshot-every", "5")
-        self.wait_step(job, 30, 120)
+            "--audit", self.audit(), "--snapshot-every", "5", "--step-ms", "80")
+        self.wait_step(job, 20, 120)
         self.cluster.run("preempt", job, "--grace", "30s")
         self.events.wait("notice", job)
         self.events.wait("requeued", job)
-        self.wait_step(job, 65, 120)
+        self.wait_step(job, 40, 120)
         kill(self.wait_worker(job, 2))
         state = self.assert_succeeded(job, 200)
         self.assertEqual(len(state["notices"]), 1)
