@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -322,6 +325,22 @@ TEST_F(AgentProcessTest, AMissingProgramIsReportedByName) {
   StartEpoch(1, {"/nowhere/train"});
   const proto::OrderFailed failed = Await(Kind::kOrderFailed).order_failed();
   EXPECT_THAT(failed.message(), HasSubstr("cannot execute '/nowhere/train'"));
+}
+
+TEST_F(AgentProcessTest, AKeeperThatIsKilledAsItStartsIsStartedAgain) {
+  const std::string script = dir_->File("keeper.sh");
+  {
+    std::ofstream out(script);
+    out << "#!/bin/sh\n"
+        << "[ -e '" << script << ".ran' ] || { : > '" << script << ".ran'; kill -KILL $$; }\n"
+        << "exec '" << GODWIT_KEEPER_PROGRAM << "' \"$@\"\n";
+  }
+  ASSERT_EQ(chmod(script.c_str(), 0700), 0);
+  setenv("GODWIT_TEST_KEEPER", script.c_str(), 1);
+  StartAgent();
+  unsetenv("GODWIT_TEST_KEEPER");
+  EXPECT_GT(Await(Kind::kHello).hello().keeper_pid(), 0);
+  EXPECT_EQ(access((script + ".ran").c_str(), F_OK), 0);
 }
 
 TEST_F(AgentProcessTest, WorkersOfANodeExchangeKeys) {

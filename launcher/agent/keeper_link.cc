@@ -20,6 +20,7 @@ namespace {
 constexpr Duration kStartLimit = std::chrono::seconds(10);
 constexpr Duration kLook = std::chrono::milliseconds(20);
 constexpr Duration kSendLimit = std::chrono::seconds(5);
+constexpr int kMaxStarts = 3;
 constexpr size_t kMaxFds = 3;
 
 }  // namespace
@@ -72,6 +73,15 @@ Status KeeperLink::SpawnKeeper() {
 }
 
 Status KeeperLink::Connect() {
+  for (int tries = 1;; ++tries) {
+    const Status status = TryConnect();
+    // ABORTED: it was killed while it started, or before it heard of us. Nothing is lost with it.
+    if (status.code() != StatusCode::kAborted || tries == kMaxStarts) return status;
+    LogWarning("{}; starting another", status.message());
+  }
+}
+
+Status KeeperLink::TryConnect() {
   Result<UniqueFd> fd = ConnectUnix(options_.socket);
   if (!fd.ok()) {
     // Nobody listens there: what lies at the path is a dead keeper's.
@@ -87,8 +97,9 @@ Status KeeperLink::Connect() {
       GODWIT_ASSIGN_OR_RETURN(const std::optional<ExitStatus> ended, child_->TryWait());
       if (ended) {
         child_.reset();
-        return UnavailableError("the keeper ended as it started: " + ended->ToString() +
-                                "; its log is " + JoinPath(options_.run_dir, "keeper.log"));
+        const std::string message = "the keeper ended as it started: " + ended->ToString() +
+                                    "; its log is " + JoinPath(options_.run_dir, "keeper.log");
+        return ended->signal != 0 ? AbortedError(message) : UnavailableError(message);
       }
       if (MonotonicClock::now() >= limit) {
         Kill();

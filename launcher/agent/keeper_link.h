@@ -36,8 +36,8 @@ class KeeperLink {
   KeeperLink(Options options, EventLoop* loop, Callbacks callbacks);
   ~KeeperLink();
 
-  // Connects and attaches; starts a keeper when none answers. Blocks until the keeper listens, some
-  // milliseconds, at most 10 s.
+  // Connects and attaches; starts a keeper when none answers, again (twice) when it is killed as it
+  // starts. Blocks until the keeper listens, some milliseconds, at most 10 s for each.
   Status Connect();
   bool connected() const { return fd_.valid(); }
   void Send(const KeeperMessage& message);
@@ -50,6 +50,7 @@ class KeeperLink {
 
  private:
   Status SpawnKeeper();
+  Status TryConnect();
   void OnReadable();
   void Lost(const std::string& why);
 

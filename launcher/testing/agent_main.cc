@@ -31,7 +31,8 @@ int Agent(char** argv) {
   options.slots = static_cast<uint32_t>(*ParseUint64(argv[2]));
   options.adopt_window = *ParseDuration(argv[3]);
   options.master_lost_limit = *ParseDuration(argv[4]);
-  options.keeper_program = GODWIT_KEEPER_PROGRAM;
+  const char* const keeper = getenv("GODWIT_TEST_KEEPER");
+  options.keeper_program = keeper != nullptr ? keeper : GODWIT_KEEPER_PROGRAM;
   return RunAgent(options);
 }
 
