@@ -1,24 +1,21 @@
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 
 #include "base/bytes.h"
-#include "base/log.h"
 #include "base/random.h"
 #include "godwit/ckpt/torch.h"
 
 namespace godwit::ckpt {
 namespace {
 
-[[noreturn]] void Refuse(const std::string& name, const std::string& why) {
-  LogError("cannot track '{}': {}", name, why);
-  fflush(nullptr);
-  _exit(78);
+void Refuse(StateList* state, const std::string& name, const std::string& why) {
+  if (state->error.ok()) {
+    state->error = InvalidArgumentError("cannot track '" + name + "': " + why);
+  }
 }
 
 std::optional<DType> ToDType(at::ScalarType type) {
@@ -49,16 +46,18 @@ std::optional<DType> ToDType(at::ScalarType type) {
 }
 
 void DescribeTensor(at::Tensor tensor, std::string name, Stability stability, StateList* state) {
-  if (!tensor.defined()) Refuse(name, "the tensor is undefined");
+  if (!tensor.defined()) return Refuse(state, name, "the tensor is undefined");
   if (tensor.layout() != at::kStrided || !tensor.device().is_cpu()) {
-    Refuse(name, "the tensor is on " + tensor.device().str() + " with layout " +
-                     std::to_string(static_cast<int>(tensor.layout())) +
-                     ", allowed: dense on the CPU");
+    return Refuse(state, name,
+                  "the tensor is on " + tensor.device().str() + " with layout " +
+                      std::to_string(static_cast<int>(tensor.layout())) +
+                      ", allowed: dense on the CPU");
   }
   const auto dtype = ToDType(tensor.scalar_type());
   if (!dtype) {
-    Refuse(name, std::string("dtype ") + at::toString(tensor.scalar_type()) +
-                     ", allowed: f64, f32, bf16, f16, i64, i32, i16, i8, u8, bool");
+    return Refuse(state, name,
+                  std::string("dtype ") + at::toString(tensor.scalar_type()) +
+                      ", allowed: f64, f32, bf16, f16, i64, i32, i16, i8, u8, bool");
   }
   if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());
   TensorRef ref;
@@ -170,8 +169,8 @@ void GodwitDescribePerRank(at::Generator& generator, std::string_view name, Stat
     try {
       const std::lock_guard<std::mutex> lock(generator.mutex());
       generator.set_state(tensor);
-    } catch (const std::exception& e) {
-      return DataLossError("'" + text + "': " + e.what());
+    } catch (const c10::Error& e) {
+      return DataLossError("'" + text + "': no generator's state: " + e.what_without_backtrace());
     }
     return OkStatus();
   };

@@ -99,7 +99,7 @@ TEST(TorchState, StepCountersGoRoundAndAnotherCountIsRefused) {
   EXPECT_NE(state.blobs[0].save(), saved);
   EXPECT_THAT(state.blobs[0].load(saved), IsOk());
   EXPECT_EQ(state.blobs[0].save(), saved);
-  EXPECT_THAT(state.blobs[0].load(saved.substr(8)), StatusIs(StatusCode::kFailedPrecondition));
+  EXPECT_THAT(state.blobs[0].load(saved.substr(8)), StatusIs(StatusCode::kDataLoss));
 }
 
 TEST(TorchState, AGeneratorGoesRoundAndIsDerivedDifferentlyForEachRank) {
@@ -112,7 +112,7 @@ TEST(TorchState, AGeneratorGoesRoundAndIsDerivedDifferentlyForEachRank) {
   const auto first = at::randn({4}, generator);
   EXPECT_THAT(blob.load(saved), IsOk());
   EXPECT_TRUE(torch::equal(first, at::randn({4}, generator)));
-  EXPECT_THAT(blob.load("nonsense"), StatusIs(StatusCode::kFailedPrecondition));
+  EXPECT_THAT(blob.load("nonsense"), StatusIs(StatusCode::kDataLoss));
   std::set<std::string> states;
   for (uint32_t rank = 0; rank < 4; ++rank) {
     blob.derive(100, rank, 4);
@@ -122,26 +122,23 @@ TEST(TorchState, AGeneratorGoesRoundAndIsDerivedDifferentlyForEachRank) {
 }
 
 TEST(TorchState, WhatCannotBeDescribedIsNamed) {
-  std::map<std::string, at::Tensor> tensors;
-  tensors["coo"] = torch::eye(3).to_sparse();
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {{"coo", torch::eye(3).to_sparse()}};
   StateList state;
   GodwitDescribe(tensors, "extra", &state);
   EXPECT_THAT(Validate(state), StatusIs(StatusCode::kInvalidArgument));
   EXPECT_NE(Validate(state).message().find("extra.coo"), std::string::npos);
 }
 
-TEST(TorchState, StridesAndUnknownDtypesAreBitExact) {
-  std::map<std::string, at::Tensor> tensors;
-  tensors["t"] = torch::arange(6, torch::kFloat).view({2, 3}).t();
-  tensors["c"] = torch::ones({2}, torch::kComplexFloat);
+TEST(TorchState, WhatIsNotRowMajorIsMadeSoInPlace) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors = {
+      {"t", torch::arange(6, torch::kFloat).view({2, 3}).t()}};
   StateList state;
   GodwitDescribe(tensors, "x", &state);
   EXPECT_THAT(Validate(state), IsOk());
-  EXPECT_EQ(Find(state, "x.c")->bytes, 16u);
   const TensorRef* t = Find(state, "x.t");
   EXPECT_EQ(t->shape, (std::vector<int64_t>{3, 2}));
   EXPECT_EQ(static_cast<const float*>(t->data)[1], 3.0f);
-  EXPECT_EQ(tensors["t"].data_ptr(), t->data);
+  EXPECT_EQ(tensors[0].second.data_ptr(), t->data);
 }
 
 }  // namespace

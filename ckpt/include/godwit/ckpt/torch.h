@@ -24,7 +24,7 @@ namespace godwit::ckpt {
 // What makes libtorch's objects trackable (found by Run::Track). Objects must stay where they are
 // and keep their shapes; their memory is borrowed. A tensor that is not dense and row-major is made
 // so here. What this version cannot track (another device than the CPU, a sparse or undefined
-// tensor, a dtype outside DType) ends the process with code 78 and one line that names it.
+// tensor, a dtype outside DType) is named by StateList::error, which Run::Restore reports.
 
 // Parameters are stable, buffers volatile; names are "<name>.<path>".
 void GodwitDescribe(torch::nn::Module& module, std::string_view name, StateList* state);
