@@ -173,11 +173,19 @@ std::optional<std::string> NearestName(std::string_view name,
   std::optional<std::string> best;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const size_t limit = std::max<size_t>(1, std::max(name.size(), candidate.size()) / 3);
+    const size_t longer = std::max(name.size(), candidate.size());
+    // Any two options of one letter are one letter apart.
+    const size_t limit = longer < 3 ? 0 : std::max<size_t>(1, longer / 3);
     const size_t distance = EditDistance(name, candidate);
     if (distance > limit || (best && distance >= best_distance)) continue;
     best = candidate;
     best_distance = distance;
+  }
+  if (best || name.size() < 3) return best;
+  for (const std::string& candidate : candidates) {
+    if (!candidate.starts_with(name)) continue;
+    if (best) return std::nullopt;
+    best = candidate;
   }
   return best;
 }

@@ -34,8 +34,8 @@ Result<uint64_t> ParseBytes(std::string_view text);
 
 // Levenshtein: inserted, deleted and replaced bytes.
 size_t EditDistance(std::string_view a, std::string_view b);
-// The candidate nearest to `name`, if it's near enough to be a slip of the keyboard (at most a
-// third of the longer one's bytes, at least one); the first of equals.
+// The candidate nearest to `name`, if it's a slip of the keyboard (at most a third of the longer
+// one's bytes, or one of three or more), else the only one that `name` (3 bytes or more) begins.
 std::optional<std::string> NearestName(std::string_view name,
                                        std::span<const std::string> candidates);
 // "; did you mean 'x'?" or "".

@@ -88,6 +88,19 @@ TEST(StringsTest, ASlipOfTheKeyboardFindsTheNameAndNonsenseNone) {
   EXPECT_EQ(NearestName("x", {}), std::nullopt);
 }
 
+TEST(StringsTest, TheBeginningOfOneNameFindsItAndThatOfTwoNone) {
+  const std::vector<std::string> names = {"--nproc-per-node", "--state-dir", "--run-dir",
+                                          "--run-id"};
+  EXPECT_EQ(NearestName("--state", names), "--state-dir");
+  EXPECT_EQ(NearestName("--run", names), std::nullopt);
+  EXPECT_EQ(NearestName("--", names), std::nullopt);
+}
+
+TEST(StringsTest, NoOptionOfOneLetterStandsForAnother) {
+  const std::vector<std::string> names = {"-h", "--help"};
+  EXPECT_EQ(NearestName("-q", names), std::nullopt);
+}
+
 TEST(StringsTest, HumanBytesShowsThreeDigits) {
   EXPECT_EQ(HumanBytes(0), "0 B");
   EXPECT_EQ(HumanBytes(1023), "1023 B");
