@@ -3,9 +3,18 @@
 #include <godwit/runtime/sampler.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 int main(int argc, char** argv) {
-  auto run = godwit::Run::OpenOrExit(&argc, argv, {.dir = "runs/minimal", .steps = 2000});
+  const bool has_steps = argc == 3 && std::strcmp(argv[1], "--steps") == 0;
+  const long long steps = has_steps ? std::atoll(argv[2]) : 2000;
+  if ((argc > 1 && !has_steps) || steps < 1) {
+    std::fprintf(stderr, "usage: minimal [--steps N]\n");
+    return 2;
+  }
+  auto run = godwit::Run::OpenOrExit(
+      &argc, argv, {.dir = "runs/minimal", .steps = static_cast<uint64_t>(steps)});
   std::vector<float> weights = {0, 0};
   godwit::Sampler sampler({.dataset_size = 1000, .global_batch = 32, .seed = 1});
   run.Track("weights", weights).Track("sampler", sampler);
@@ -27,9 +36,9 @@ int main(int argc, char** argv) {
       weights[0] -= 0.5f * gradient[0];
       weights[1] -= 0.5f * gradient[1];
     });
-    if (run.rank() == 0 && step.Every(500)) {
-      std::printf("step %llu: y = %.4f x + %.4f\n",
-                  static_cast<unsigned long long>(step.index() + 1), weights[0], weights[1]);
+    const auto done = static_cast<long long>(step.index() + 1);
+    if (run.rank() == 0 && (step.Every(500) || done == steps)) {
+      std::printf("step %lld: y = %.4f x + %.4f\n", done, weights[0], weights[1]);
       std::fflush(stdout);
     }
   }
