@@ -37,7 +37,14 @@ Result<std::string> OpenDir(const std::string& given) {
     free(here);
   }
   while (dir.size() > 1 && dir.ends_with('/')) dir.pop_back();
-  GODWIT_RETURN_IF_ERROR(ckpt::OpenCheckpointDir(RealFileSystem(), dir, /*create=*/false));
+  const Status opened = ckpt::OpenCheckpointDir(RealFileSystem(), dir, /*create=*/false);
+  if (opened.code() == StatusCode::kNotFound) {
+    return NotFoundError(
+        access(dir.c_str(), F_OK) != 0
+            ? fmt::format("ckpt: '{}' does not exist", dir)
+            : fmt::format("ckpt: '{}' holds no checkpoints: it has no file FORMAT", dir));
+  }
+  GODWIT_RETURN_IF_ERROR(opened);
   return dir;
 }
 

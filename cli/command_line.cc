@@ -39,7 +39,7 @@ std::string Known(const CLI::App& app) {
 }
 
 // What is wrong with `extra`, which no option or verb of `app` takes.
-std::string Unexpected(CLI::App* app, const std::string& extra) {
+std::string Unexpected(CLI::App* app, const std::string& extra, bool misses_command) {
   const std::string path = PathOf(app);
   const std::string where = path.empty() ? "" : path + ": ";
   if (extra.size() > 1 && extra.front() == '-') {
@@ -59,6 +59,10 @@ std::string Unexpected(CLI::App* app, const std::string& extra) {
     const std::string hint = DidYouMean(extra, verbs);
     return fmt::format("{}unknown verb '{}'{}", where, extra,
                        hint.empty() ? "; allowed: " + Join(verbs, ", ") : hint);
+  }
+  if (misses_command) {
+    return fmt::format("{}unexpected argument '{}'; the program comes after '--': godwit {} -- {}",
+                       where, extra, path, extra);
   }
   return fmt::format("{}unexpected argument '{}'; see '{}'", where, extra, Known(*app));
 }
@@ -143,12 +147,15 @@ int RunCommandLine(std::vector<std::string> args) {
   }
 
   CLI::App* app = DeepestParsed(&root);
-  for (CLI::App* level = app; level != nullptr; level = level->get_parent()) {
-    const std::vector<std::string> extras = level->remaining();
-    if (!extras.empty()) return Usage(Unexpected(level, extras.front()));
-  }
   const auto verb = std::find_if(verbs.begin(), verbs.end(),
                                  [app](const Verb& candidate) { return candidate.app == app; });
+  const bool misses_command = verb != verbs.end() && verb->takes_command && !has_command;
+  for (CLI::App* level = app; level != nullptr; level = level->get_parent()) {
+    const std::vector<std::string> extras = level->remaining();
+    if (!extras.empty()) {
+      return Usage(Unexpected(level, extras.front(), misses_command && level == app));
+    }
+  }
   if (verb == verbs.end()) {
     const std::string path = PathOf(app);
     return Usage(fmt::format("{}no verb given; allowed: {}; see '{}'",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@ using Stub = proto::Scheduler::Stub;
 
 // Longer than any call that the scheduler answers at once takes; a wait comes on top.
 constexpr Duration kCallTimeout = std::chrono::seconds(15);
+// A scheduler that was started in the line before listens by then.
+constexpr Duration kStartTimeout = std::chrono::seconds(3);
 
 bool HasEnded(const proto::JobInfo& job) {
   return job.state() == "Succeeded" || job.state() == "Failed" || job.state() == "Stopped";
@@ -65,8 +68,16 @@ Result<SchedulerClient> SchedulerClient::Open(const std::string& address) {
   impl->address = address;
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  impl->stub = proto::Scheduler::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  const std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // If it does not, the first call says so.
+  channel->WaitForConnected(
+      std::chrono::system_clock::now() +
+      std::chrono::duration_cast<std::chrono::milliseconds>(kStartTimeout));
+  impl->stub = proto::Scheduler::NewStub(channel);
   return SchedulerClient(std::move(impl));
 }
 
@@ -91,16 +102,21 @@ Result<proto::JobInfo> SchedulerClient::GetJob(const std::string& id_or_name) {
   for (const proto::JobInfo& job : all.jobs()) {
     if (job.spec().name() == id_or_name) named.push_back(&job);
   }
-  if (named.size() > 1) {
-    std::erase_if(named, [](const proto::JobInfo* job) { return HasEnded(*job); });
-    if (named.size() != 1) {
-      return FailedPreconditionError(fmt::format(
-          "job '{}': several jobs have that name; give an id ('godwit jobs --all')", id_or_name));
-    }
-  }
   if (named.empty()) {
     return NotFoundError(
         fmt::format("job '{}': no job has that id or name; see 'godwit jobs --all'", id_or_name));
+  }
+  const auto living = std::partition(named.begin(), named.end(),
+                                     [](const proto::JobInfo* job) { return !HasEnded(*job); });
+  if (living - named.begin() > 1) {
+    return FailedPreconditionError(fmt::format(
+        "job '{}': {} jobs with that name have not ended; give an id (see 'godwit jobs')",
+        id_or_name, living - named.begin()));
+  }
+  if (living == named.begin()) {
+    std::sort(named.begin(), named.end(), [](const proto::JobInfo* a, const proto::JobInfo* b) {
+      return a->created_unix_ms() > b->created_unix_ms();
+    });
   }
   // ListJobs may leave out what only GetJob tells.
   request.set_job_id(named.front()->job_id());

@@ -14,14 +14,16 @@ namespace godwit::cli {
 // thread-safe.
 class SchedulerClient {
  public:
-  // Does not connect yet. INVALID_ARGUMENT for an address that can't be.
+  // Waits, 3 s at most, until the scheduler listens; that it does not is the next call's error.
+  // INVALID_ARGUMENT for an address that can't be.
   static Result<SchedulerClient> Open(const std::string& address);
   SchedulerClient(SchedulerClient&&) noexcept;
   ~SchedulerClient();
 
   Result<proto::SubmitReply> Submit(const proto::SubmitRequest& request);
   Result<proto::ListJobsReply> ListJobs(bool all);
-  // By id, or by a name that only one job has (the newest that has not ended counts first).
+  // By id or name. Of several jobs with that name it is the one that has not ended, else the newest;
+  // FAILED_PRECONDITION when several have not.
   Result<proto::JobInfo> GetJob(const std::string& id_or_name);
   Result<proto::ExplainReply> Explain(const std::string& job_id);
   Status StopJob(const std::string& job_id, const std::string& reason);

@@ -41,6 +41,11 @@ std::string UserName() {
   return entry != nullptr ? entry->pw_name : fmt::format("uid {}", geteuid());
 }
 
+// A setter's error begins with the field's name, which is that of its option.
+Status OfOption(const Status& status) {
+  return status.ok() ? status : Status(status.code(), "submit: --" + status.message());
+}
+
 Result<proto::JobSpec> MakeSpec(const Options& options, const Command& command) {
   char* here = getcwd(nullptr, 0);
   if (here == nullptr) return ErrnoError(errno, "submit: the working directory");
@@ -57,20 +62,23 @@ Result<proto::JobSpec> MakeSpec(const Options& options, const Command& command) 
   }
   if (!options.name.empty()) spec.set_name(options.name);
   if (!options.quota.empty()) spec.set_quota(options.quota);
-  if (!options.job_class.empty()) GODWIT_RETURN_IF_ERROR(SetJobClass(options.job_class, &spec));
+  if (!options.job_class.empty())
+    GODWIT_RETURN_IF_ERROR(OfOption(SetJobClass(options.job_class, &spec)));
   if (options.priority_option->count() > 0) {
-    GODWIT_RETURN_IF_ERROR(SetPriority(options.priority, &spec));
+    GODWIT_RETURN_IF_ERROR(OfOption(SetPriority(options.priority, &spec)));
   }
-  if (!options.idle.empty()) GODWIT_RETURN_IF_ERROR(SetIdle(options.idle, &spec));
-  if (!options.workers.empty()) GODWIT_RETURN_IF_ERROR(SetWorkers(options.workers, &spec));
+  if (!options.idle.empty()) GODWIT_RETURN_IF_ERROR(OfOption(SetIdle(options.idle, &spec)));
+  if (!options.workers.empty())
+    GODWIT_RETURN_IF_ERROR(OfOption(SetWorkers(options.workers, &spec)));
   if (options.slots_per_worker > 0) spec.set_slots_per_worker(options.slots_per_worker);
   if (options.max_restarts_option->count() > 0) spec.set_max_restarts(options.max_restarts);
   if (options.max_job_restarts_option->count() > 0) {
     spec.set_max_job_restarts(options.max_job_restarts);
   }
-  if (!options.grace.empty()) GODWIT_RETURN_IF_ERROR(SetGrace(options.grace, &spec));
+  if (!options.grace.empty()) GODWIT_RETURN_IF_ERROR(OfOption(SetGrace(options.grace, &spec)));
   if (options.no_auto_restart) spec.set_auto_restart(false);
-  for (const std::string& entry : options.env) GODWIT_RETURN_IF_ERROR(SetEnv(entry, &spec));
+  for (const std::string& entry : options.env)
+    GODWIT_RETURN_IF_ERROR(OfOption(SetEnv(entry, &spec)));
   if (!options.dir.empty()) spec.set_directory(options.dir);
   spec.set_directory(Absolute(spec.directory(), spec.cwd()));
   if (!command.empty()) {

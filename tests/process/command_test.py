@@ -56,12 +56,18 @@ class CommandTest(CommandCase):
                           "'--quota'")
         self.assert_error(self.godwit("frobnicate"), 2, "'frobnicate'", "allowed", "submit")
         self.assert_error(self.godwit("jobs", "extra"), 2, "'extra'")
+        self.assert_error(self.godwit("scheduler", "--state", "x"), 2, "'--state'", "'--state-dir'")
+
+    def test_program_without_the_dashes_is_told_about_them(self):
+        for verb in ("run", "submit"):
+            self.assert_error(self.godwit(verb, "train", "--steps", "5"), 2,
+                              f"godwit {verb} -- train")
 
     def test_wrong_values_say_what_is_allowed(self):
         self.assert_error(self.godwit("preempt", "j", "--grace", "5"), 2, "--grace", "'5'",
                           "allowed")
-        self.assert_error(self.godwit("submit", "--workers", "3:1", "--", "true"), 2, "workers",
-                          "3:1", "MIN:MAX")
+        self.assert_error(self.godwit("submit", "--workers", "3:1", "--", "true"), 2,
+                          "--workers", "3:1", "MIN:MAX")
         self.assert_error(self.godwit("run", "--nproc-per-node", "x", "--", "true"), 2,
                           "--nproc-per-node", "'x'", "whole number")
         self.assert_error(self.godwit("logs", "j", "--stream", "x"), 2, "--stream", "out, err, both")
@@ -79,6 +85,20 @@ class CommandTest(CommandCase):
             self.assert_error(self.godwit(*verb), 1, "no scheduler answers at unix:" + self.folder,
                               "godwit scheduler")
 
+    def test_scheduler_that_was_started_just_before_is_waited_for(self):
+        jobs = subprocess.Popen([GODWIT, "jobs"], stdin=subprocess.DEVNULL, env=self.environment,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        scheduler = subprocess.Popen([GODWIT, "scheduler", "--state-dir",
+                                      os.path.join(self.folder, "state")], env=self.environment,
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
+        try:
+            _, errors = jobs.communicate(timeout=60)
+            self.assertEqual(jobs.returncode, 0, errors)
+        finally:
+            scheduler.terminate()
+            scheduler.wait(60)
+
     def test_job_file_with_an_unknown_key_is_refused(self):
         path = os.path.join(self.folder, "job.json")
         with open(path, "w", encoding="utf-8") as f:
@@ -87,7 +107,10 @@ class CommandTest(CommandCase):
 
     def test_ckpt_verbs_name_a_directory_that_holds_no_checkpoints(self):
         for verb in ("ls", "show", "verify", "ledger"):
-            self.assert_error(self.godwit("ckpt", verb, self.folder), 1, self.folder)
+            self.assert_error(self.godwit("ckpt", verb, self.folder), 1, self.folder,
+                              "holds no checkpoints")
+            self.assert_error(self.godwit("ckpt", verb, "nowhere"), 1, self.folder + "/nowhere",
+                              "does not exist")
 
 
 class CkptTest(CommandCase):
