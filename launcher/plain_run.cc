@@ -42,6 +42,8 @@ constexpr Duration kMasterEndLimit = std::chrono::milliseconds(200);
 // A master that ended by itself told its agent before; the word may still be on the way.
 constexpr Duration kLeaveLimit = std::chrono::seconds(1);
 constexpr Duration kConsoleLimit = std::chrono::seconds(10);
+// timeout(1) and others signal the process and then its group: that is one wish, not two.
+constexpr Duration kSameSignal = std::chrono::seconds(1);
 constexpr size_t kLogTailBytes = 1024;
 
 void PrintLine(const std::string& line) { std::fprintf(stderr, "godwit run: %s\n", line.c_str()); }
@@ -112,7 +114,7 @@ class PlainRun {
   Status OpenDirectories();
   std::vector<std::string> MasterCommand(const std::string& program) const;
   void OnSignal(int signal);
-  void Notify();
+  void Notify(int signal);
   void OnMasterEnded(int exit_code);
 
   PlainRunOptions options_;
@@ -124,7 +126,7 @@ class PlainRun {
   std::unique_ptr<ConsoleTail> console_;
   std::unique_ptr<MasterChild> master_;
   Thread notifier_;
-  uint32_t signals_ = 0;
+  std::optional<MonotonicTime> signaled_at_;  // the first
 };
 
 Status PlainRun::OpenDirectories() {
@@ -223,10 +225,13 @@ Status PlainRun::Open() {
 }
 
 void PlainRun::OnSignal(int signal) {
-  if (++signals_ > 1) {
+  const auto now = MonotonicClock::now();
+  if (signaled_at_) {
+    if (now - *signaled_at_ < kSameSignal) return;
     agent_->End(kExitPreemptedLoss, "got " + SignalName(signal) + " again");
     return;
   }
+  signaled_at_ = now;
   PrintLine("got " + SignalName(signal) + ": saves and leaves within " +
             HumanDuration(options_.shutdown_timeout) + "; a second signal ends it at once");
   agent_->loop().AddTimer(
@@ -234,29 +239,28 @@ void PlainRun::OnSignal(int signal) {
         agent_->End(kExitPreemptedLoss,
                     "it has not left within " + HumanDuration(options_.shutdown_timeout));
       });
-  Notify();
+  Notify(signal);
 }
 
-void PlainRun::Notify() {
+void PlainRun::Notify(int signal) {
   // The call blocks, and the loop has better things to do. A master that is just being started
   // again is waited for.
-  notifier_ =
-      Thread("gw-notice", [this, deadline = SaturatingAdd(MonotonicClock::now(),
-                                                          options_.shutdown_timeout)](StopToken) {
-        proto::NoticeRequest request;
-        request.set_id(notice_id_);
-        request.set_reason("operator");
-        request.set_preemptor("signal to godwit run");
-        request.set_time_left_ns(
-            static_cast<uint64_t>(std::max<int64_t>(options_.shutdown_timeout.count(), 1)));
-        const Result<proto::NoticeReply> reply =
-            NotifyMaster("unix:" + master_socket_, request, deadline);
-        if (!reply.ok()) {
-          LogWarning("{}", reply.status().message());
-        } else if (!reply->accepted()) {
-          LogInfo("the notice was not accepted: {}", reply->message());
-        }
-      });
+  notifier_ = Thread("gw-notice", [this, signal,
+                                   deadline = SaturatingAdd(MonotonicClock::now(),
+                                                            options_.shutdown_timeout)](StopToken) {
+    proto::NoticeRequest request;
+    request.set_id(notice_id_);
+    request.set_reason(SignalName(signal));
+    request.set_time_left_ns(
+        static_cast<uint64_t>(std::max<int64_t>(options_.shutdown_timeout.count(), 1)));
+    const Result<proto::NoticeReply> reply =
+        NotifyMaster("unix:" + master_socket_, request, deadline);
+    if (!reply.ok()) {
+      LogWarning("{}", reply.status().message());
+    } else if (!reply->accepted()) {
+      LogInfo("the notice was not accepted: {}", reply->message());
+    }
+  });
 }
 
 void PlainRun::OnMasterEnded(int exit_code) {
@@ -276,7 +280,13 @@ int PlainRun::Run() {
   master_->Finish(SaturatingAdd(MonotonicClock::now(), kMasterEndLimit));
   if (console_) console_->Finish(SaturatingAdd(MonotonicClock::now(), kConsoleLimit));
   const bool good = code == 0 || code == kExitPreempted;
-  if (code != 0) PrintLine(reason);
+  if (code == kExitPreempted) {
+    PrintLine(reason + ": left, no step lost; the same command goes on from there");
+  } else if (code == kExitPreemptedLoss) {
+    PrintLine(reason + ": steps since the last checkpoint are lost");
+  } else if (code != 0) {
+    PrintLine(reason);
+  }
   if (!good && own_run_dir_) {
     PrintLine("logs are kept in " + own_run_dir_->Release());
   }

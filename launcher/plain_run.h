@@ -32,8 +32,8 @@ struct PlainRunOptions {
 //                  --workers N --max-restarts R [--dir DIR] -- ARGV...
 // which is started again when it is killed. Workers' output comes, line by line and whole, on
 // stdout and stderr (with "[rank] " before it when there is more than one worker). SIGTERM and
-// SIGINT are a notice with shutdown_timeout left; a second one ends the run at once. When this
-// process is killed everything ends within 2 s.
+// SIGINT are a notice with shutdown_timeout left; one more after a second ends the run at once.
+// When this process is killed everything ends within 2 s.
 //
 // Exit code: 0 done; 1 the program failed; 75 left on a signal, nothing lost; 76 left, work was
 // lost; 78 bad configuration. Call once, from the main thread, before other threads are started.
