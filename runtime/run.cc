@@ -263,8 +263,13 @@ Result<Restored> Run::Impl::Restore() {
   auto restored = in_job() ? RestoreInJob() : RestoreSolo();
   if (!restored.ok()) return restored;
   if (restored->step > options.steps) {
-    return FailedPreconditionError(fmt::format(
-        "the restored state has {} updates, the run is to have {}", restored->step, options.steps));
+    return FailedPreconditionError(
+        fmt::format("the run is to have {} steps in all, and {} are done in {}; give more steps or "
+                    "another directory",
+                    options.steps, restored->step, dir));
+  }
+  if (restored->step == options.steps) {
+    restored->reason += fmt::format(": all {} steps are done", options.steps);
   }
   start = boundary = restored->step;
   GODWIT_RETURN_IF_ERROR(OpenSnapshotter());

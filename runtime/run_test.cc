@@ -134,6 +134,7 @@ TEST_F(SoloRunTest, AFinishedRunIsFoundFinished) {
   RunOnce(dir_->File("a"), 7, 0, &from);
   const auto again = RunOnce(dir_->File("a"), 7, 0, &from);
   EXPECT_EQ(from.step, 7u);
+  EXPECT_THAT(from.reason, ::testing::HasSubstr("all 7 steps are done"));
   EXPECT_TRUE(again->ids.empty());
   EXPECT_EQ(exit_code_, 0);
 }
@@ -152,7 +153,7 @@ TEST_F(SoloRunTest, MoreStepsDoneThanWantedIsAnError) {
   Program p;
   TrainingRun run = OpenSolo(dir_->File("a"), 5, 10);
   p.Track(&run);
-  EXPECT_THAT(run.TryRestore(), StatusIs(StatusCode::kFailedPrecondition, HasSubstr("7 updates")));
+  EXPECT_THAT(run.TryRestore(), StatusIs(StatusCode::kFailedPrecondition, HasSubstr("7 are done")));
 }
 
 TEST_F(SoloRunTest, AStateThatDoesNotFitIsNamed) {

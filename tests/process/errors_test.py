@@ -145,6 +145,14 @@ class ProgramTest(ClusterTest):
         self.assertIn("exited with 3", done.stderr)
         self.assert_clean()
 
+    def test_name_that_several_jobs_had_means_the_newest(self):
+        self.start()
+        for _ in range(2):
+            self.cluster.run("submit", "--name", "twin", "--wait", "--", "true")
+        self.assertEqual(len(self.cluster.jobs()), 2)
+        self.assertEqual(self.cluster.json("status", "twin")["job_id"], "job-2")
+        self.assert_clean()
+
     def test_stopped_job_saves_and_ends_as_stopped(self):
         self.start()
         job = self.submit(steps=100000)
@@ -276,6 +284,25 @@ class PlainRunTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(result, encoding="utf-8") as a, open(other, encoding="utf-8") as b:
             self.assertEqual(a.read(), b.read())
+        self.assertEqual(self.cluster.leftovers(), [])
+
+    def test_signal_to_the_launcher_saves_and_says_how_to_go_on(self):
+        checkpoints = self.cluster.path("ckpt")
+        launcher = subprocess.Popen([self.cluster.godwit, "run", "--nproc-per-node", "2", "--dir",
+                                     checkpoints, "--", TRAINER, "--steps", "100000", "--step-ms",
+                                     "5", "--persist-every", "20"],
+                                    env=self.cluster.environment, cwd=self.cluster.directory,
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                    stderr=subprocess.PIPE, text=True)
+        wait_for("a checkpoint", lambda: glob.glob(os.path.join(checkpoints, "manifests", "*")), 60)
+        # Twice, as timeout(1) does: to the process and to its group.
+        launcher.send_signal(signal.SIGINT)
+        wait_for("the first to be seen", lambda: "SIGINT" in launcher.stderr.readline(), 60)
+        launcher.send_signal(signal.SIGINT)
+        _, errors = launcher.communicate(timeout=60)
+        self.assertEqual(launcher.returncode, 75, errors)
+        self.assertIn("godwit run: SIGINT: left, no step lost; the same command goes on from there",
+                      errors)
         self.assertEqual(self.cluster.leftovers(), [])
 
     def test_killed_launcher_leaves_nothing_behind(self):
