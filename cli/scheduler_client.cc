@@ -74,9 +74,8 @@ Result<SchedulerClient> SchedulerClient::Open(const std::string& address) {
   const std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   // If it does not, the first call says so.
-  channel->WaitForConnected(
-      std::chrono::system_clock::now() +
-      std::chrono::duration_cast<std::chrono::milliseconds>(kStartTimeout));
+  channel->WaitForConnected(std::chrono::system_clock::now() +
+                            std::chrono::duration_cast<std::chrono::milliseconds>(kStartTimeout));
   impl->stub = proto::Scheduler::NewStub(channel);
   return SchedulerClient(std::move(impl));
 }

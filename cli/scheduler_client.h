@@ -22,8 +22,8 @@ class SchedulerClient {
 
   Result<proto::SubmitReply> Submit(const proto::SubmitRequest& request);
   Result<proto::ListJobsReply> ListJobs(bool all);
-  // By id or name. Of several jobs with that name it is the one that has not ended, else the newest;
-  // FAILED_PRECONDITION when several have not.
+  // By id or name. Of several jobs with that name it is the one that has not ended, else the
+  // newest; FAILED_PRECONDITION when several have not.
   Result<proto::JobInfo> GetJob(const std::string& id_or_name);
   Result<proto::ExplainReply> Explain(const std::string& job_id);
   Status StopJob(const std::string& job_id, const std::string& reason);
