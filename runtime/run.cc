@@ -288,19 +288,19 @@ Result<Restored> Run::Impl::RestoreSolo() {
   GODWIT_ASSIGN_OR_RETURN(arena, ckpt::Arena::Private(plan));
   ckpt::SoloSaver::Options saving{.dir = dir, .job_id = environment.job};
   if (saving.job_id.empty()) saving.job_id = BaseName(dir);
-  GODWIT_ASSIGN_OR_RETURN(saver, ckpt::SoloSaver::Open(fs, RealClock(), saving, *arena));
-  term = saver->term();
-  const ckpt::Found& found = saver->found();
-  for (const ckpt::Rejected& rejected : found.rejected) {
-    LogWarning("passed over {}: {}", ckpt::ToString(rejected.save), rejected.reason);
-  }
-  if (!found.newest) return Restored{.reason = "starts fresh: nothing was saved in " + dir};
-
-  // Tails are whole, but chunks may be damaged: then the next older one, and say so.
-  std::vector<ckpt::SaveId> candidates = {found.newest->save};
-  Status newest_damage;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const ckpt::SaveId& save = candidates[i];
+  // Tails are whole, but chunks may be damaged: then the next older one, in a term of its own, and
+  // say so. Each turn distrusts one save more, and when none is left Open says so.
+  for (;;) {
+    GODWIT_ASSIGN_OR_RETURN(saver, ckpt::SoloSaver::Open(fs, RealClock(), saving, *arena));
+    term = saver->term();
+    const ckpt::Found& found = saver->found();
+    if (saving.distrusted.empty()) {
+      for (const ckpt::Rejected& rejected : found.rejected) {
+        LogWarning("passed over {}: {}", ckpt::ToString(rejected.save), rejected.reason);
+      }
+    }
+    if (!found.newest) return Restored{.reason = "starts fresh: nothing was saved in " + dir};
+    const ckpt::SaveId save = found.newest->save;
     auto stats = ckpt::RestoreFromStorage(fs, dir, save, 0, 1, state);
     if (stats.ok()) {
       return Restored{.fresh = false,
@@ -310,17 +310,9 @@ Result<Restored> Run::Impl::RestoreSolo() {
     }
     if (stats.status().code() != StatusCode::kDataLoss) return stats.status();
     LogWarning("passed over {}: {}", ckpt::ToString(save), stats.status().message());
-    if (i > 0) continue;
-    newest_damage = stats.status();
-    GODWIT_ASSIGN_OR_RETURN(const auto branches, ckpt::ListBranches(fs, dir, false));
-    for (const ckpt::BranchEntry& entry : branches) {
-      if (entry.committed && entry.in_lineage && entry.save < found.newest->save) {
-        candidates.push_back(entry.save);
-      }
-    }
+    saving.distrusted.insert(save);
+    saver.reset();
   }
-  return newest_damage.Annotate(
-      fmt::format("none of {} checkpoints in {} is intact", candidates.size(), dir));
 }
 
 Result<Orders> Run::Impl::AwaitDecision() {
@@ -379,8 +371,8 @@ Result<Restored> Run::Impl::RestoreInJob() {
           ckpt::RestoreFromStorage(RealFileSystem(), dir, save, rank, world_size, state).status());
       restored.fresh = false;
       restored.step = from.step;
-      restored.reason =
-          fmt::format("goes on at step {}, from {} in {}", from.step, ckpt::ToString(save), dir);
+      restored.reason = fmt::format("goes on at step {}, from {} in {} ({})", from.step,
+                                    ckpt::ToString(save), dir, from.message);
       break;
     }
     case ResumeKind::kPending:

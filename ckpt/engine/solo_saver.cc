@@ -109,8 +109,9 @@ Result<std::unique_ptr<SoloSaver>> SoloSaver::Open(FileSystem& fs, Clock& clock,
                                                    Arena arena) {
   GODWIT_RETURN_IF_ERROR(OpenCheckpointDir(fs, options.dir, /*create=*/true));
   const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(clock.WallUnix());
-  GODWIT_ASSIGN_OR_RETURN(NewTerm begun, BeginTerm(fs, options.dir, options.job_id,
-                                                   static_cast<uint64_t>(now.count())));
+  GODWIT_ASSIGN_OR_RETURN(
+      NewTerm begun, BeginTerm(fs, options.dir, options.job_id, static_cast<uint64_t>(now.count()),
+                               options.distrusted));
   auto impl =
       std::make_unique<Impl>(fs, clock, std::move(options), std::move(arena), std::move(begun));
   Impl* const raw = impl.get();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/clock.h"
@@ -21,7 +22,8 @@ class SoloSaver {
   struct Options {
     std::string dir;  // of checkpoints, absolute; made when it is missing
     std::string job_id;
-    uint32_t keep = 3;  // newest commits
+    uint32_t keep = 3;            // newest commits
+    std::set<SaveId> distrusted;  // never gone on from (BeginTerm)
   };
   // Blocks on the file system: opens the directory, begins a term. The errors of BeginTerm.
   static Result<std::unique_ptr<SoloSaver>> Open(FileSystem& fs, Clock& clock, Options options,

@@ -208,7 +208,8 @@ Commit CommitOf(const Manifest& manifest) {
 }
 
 // ABORTED: start over.
-Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan) {
+Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan,
+                   const std::set<SaveId>& distrusted) {
   const Lineage lineage(scan.terms);
   Found found;
   found.newest_term = lineage.newest_term();
@@ -229,11 +230,15 @@ Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan) {
     // newest.
     if (found.newest) continue;
     auto manifest = CheckCommit(fs, dir, *it, lineage.RecordedDigest(*it));
+    if (manifest.ok() && distrusted.contains(*it)) {
+      manifest =
+          DataLossError(fmt::format("{}: its chunks could not be read", ManifestPath(dir, *it)));
+    }
     if (manifest.ok()) {
       found.newest = CommitOf(*manifest);
     } else if (manifest.status().code() == StatusCode::kDataLoss) {
       tried += (tried.empty() ? "" : "; ") + manifest.status().message();
-      found.rejected.push_back({*it, "damaged: " + manifest.status().message()});
+      found.rejected.push_back({*it, "damaged: " + manifest.status().message(), true});
     } else {
       return manifest.status();
     }
@@ -361,11 +366,12 @@ Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manif
   return damage.empty() ? OkStatus() : DataLossError(damage);
 }
 
-Result<Found> FindNewest(FileSystem& fs, const std::string& dir) {
+Result<Found> FindNewest(FileSystem& fs, const std::string& dir,
+                         const std::set<SaveId>& distrusted) {
   Status last;
   for (int i = 0; i < kReaderTries; ++i) {
     GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
-    auto found = Find(fs, dir, scan);
+    auto found = Find(fs, dir, scan, distrusted);
     if (found.status().code() != StatusCode::kAborted) return found;
     last = found.status();
   }
@@ -398,7 +404,7 @@ Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& 
 }
 
 Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_view job_id,
-                          uint64_t now_unix_ms) {
+                          uint64_t now_unix_ms, const std::set<SaveId>& distrusted) {
   GODWIT_RETURN_IF_ERROR(CheckFormat(fs, dir));
   GODWIT_ASSIGN_OR_RETURN(const uint64_t before, NewestClaim(fs, dir));
   TermRecord record;
@@ -416,7 +422,7 @@ Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_vi
   // A manifest whose writer was killed before its own sync is seen, but may not be durable. The
   // record below must not outlive it.
   GODWIT_RETURN_IF_ERROR(fs.SyncDir(ManifestsDir(dir)));
-  GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir));
+  GODWIT_ASSIGN_OR_RETURN(Found found, FindNewest(fs, dir, distrusted));
   if (found.newest_term >= record.term) {
     return AbortedError(
         fmt::format("{}: term {} was begun before term {}", dir, found.newest_term, record.term));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,8 @@ struct Commit {
 // Something that a reader met on its way and did not choose, and why.
 struct Rejected {
   SaveId save;
-  std::string reason;  // "incomplete: 2 of 3 packs have no tail", "dead branch of term 2", ...
+  std::string reason;    // "incomplete: 2 of 3 packs have no tail", "dead branch of term 2", ...
+  bool damaged = false;  // a commit of the lineage: it would have been chosen
 };
 
 struct Found {
@@ -66,8 +68,10 @@ Status OpenCheckpointDir(FileSystem& fs, const std::string& dir, bool create);
 // within a term the newest commit by (step, attempt) that is not below the term's parent. Checks
 // each candidate's manifest and pack tails (not every chunk); a damaged one is rejected and the
 // next older one taken. If terms exist with a committed parent but nothing in the lineage is
-// readable: DATA_LOSS naming everything that was tried: never "fresh".
-Result<Found> FindNewest(FileSystem& fs, const std::string& dir);
+// readable: DATA_LOSS naming everything that was tried: never "fresh". A save in `distrusted`
+// counts as damaged, though its tails check: somebody read its chunks.
+Result<Found> FindNewest(FileSystem& fs, const std::string& dir,
+                         const std::set<SaveId>& distrusted = {});
 
 // Commits complete but uncommitted saves of the newest term that are newer than its newest commit
 // (all tails there and whole): same bytes, same name, whoever does it. Returns the newest such.
@@ -76,13 +80,15 @@ Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& 
 // Starts a writer: takes the next term's number, exclusively and durably, then CommitComplete and
 // FindNewest, then records the term with its parent. From the first of these on CommitSave of older
 // terms is ABORTED; what it acknowledged before is seen. ABORTED when another writer took the same
-// number or began a newer term first (the caller may retry a bounded number of times).
+// number or began a newer term first (the caller may retry a bounded number of times). The parent
+// is never in `distrusted`: whoever goes back behind a damaged save begins a term of its own, or
+// its commits would count for nothing until they have passed that save.
 struct NewTerm {
   TermRecord record;
   Found found;
 };
 Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_view job_id,
-                          uint64_t now_unix_ms);
+                          uint64_t now_unix_ms, const std::set<SaveId>& distrusted = {});
 
 // Publishes the save whose packs' tails (one per rank, as written) are given. OK also when the same
 // manifest was already there. ABORTED when a newer term than save.term was begun: the writer was

@@ -194,6 +194,27 @@ TEST_F(CheckpointDirTest, NothingReadableIsNeverFresh) {
   EXPECT_THAT(FindNewest(fs_, kDir), StatusIs(StatusCode::kDataLoss));
 }
 
+TEST_F(CheckpointDirTest, ATermThatGoesBackBehindAnUnreadableSaveCountsFromItsFirstCommit) {
+  Begin();
+  ASSERT_OK(Save({1, 10, 1}));
+  ASSERT_OK(Save({1, 20, 2}));
+  Begin();  // finds the newest, whose chunks turn out to be damaged
+  const std::set<SaveId> distrusted = {{1, 20, 2}};
+  ASSERT_OK_AND_ASSIGN(const NewTerm term, BeginTerm(fs_, kDir, "job", 1, distrusted));
+  EXPECT_EQ(term.record.term, 3u);
+  EXPECT_EQ(term.record.parent.save, (SaveId{1, 10, 1}));
+  ASSERT_EQ(term.found.rejected.size(), 1u);
+  EXPECT_EQ(term.found.rejected[0].save, (SaveId{1, 20, 2}));
+  EXPECT_TRUE(term.found.rejected[0].damaged);
+  // Nobody else has to know: it is a dead branch now.
+  EXPECT_EQ(Newest(), (SaveId{1, 10, 1}));
+  ASSERT_OK(Save({3, 15, 1}));
+  EXPECT_EQ(Newest(), (SaveId{3, 15, 1}));
+  // When there is nothing else, it is an error and no fresh start.
+  EXPECT_THAT(BeginTerm(fs_, kDir, "job", 1, {{3, 15, 1}, {1, 10, 1}}),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("no readable checkpoint")));
+}
+
 TEST_F(CheckpointDirTest, ADamagedTermRecordDoesNotHideItsCommits) {
   Begin();
   ASSERT_OK(Save({1, 10, 1}));

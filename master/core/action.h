@@ -28,9 +28,11 @@ struct RefuseAgent {
 // Answers: Probed, TermBegun, CommitDone; RetainSaves has none.
 struct ProbeStorage {
   std::string directory;
+  std::vector<SaveId> distrusted;
 };
 struct BeginTerm {
   std::string directory;
+  std::vector<SaveId> distrusted;
 };
 struct CommitSave {
   std::string directory;

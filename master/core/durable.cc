@@ -158,6 +158,7 @@ void Fields(A& a, Durable& v) {
   a.Field(v.total_steps);
   a.Field(v.persist_every);
   a.Optional(v.committed, [&](SaveId& s) { Fields(a, s); });
+  a.List(v.distrusted, kMaxRecords, [&](SaveId& s) { Fields(a, s); });
   a.Field(v.last_persist_step);
   a.Field(v.failure_pending);
   a.Field(v.entered_at_failure);

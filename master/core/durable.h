@@ -10,7 +10,7 @@ namespace godwit::master {
 
 // The durable part of the state as bytes, for the journal. Little-endian, no pointers, a version at
 // the front. Texts longer than kMaxText are cut.
-inline constexpr uint32_t kDurableVersion = 0;
+inline constexpr uint32_t kDurableVersion = 1;
 inline constexpr size_t kMaxText = 8192;
 
 std::string EncodeDurable(const Durable& durable);

@@ -170,7 +170,8 @@ struct OrderFailed {
 struct Probed {
   Status status;
   std::optional<SaveId> newest;
-  std::string rejected;  // newer ones that were not chosen, and why; for people
+  std::string rejected;           // newer ones that were not chosen, and why; for people
+  std::optional<SaveId> damaged;  // the newest of them that is there, but can't be read
 };
 struct TermBegun {
   Status status;

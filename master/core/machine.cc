@@ -190,7 +190,6 @@ void Machine::SendPhaseOrders(uint32_t node) {
   switch (s_.phase) {
     case kWaiting:
     case kCommitting:
-    case kEnded:
       return;
     case kStarting:
     case kRestoring: {
@@ -248,6 +247,7 @@ void Machine::SendPhaseOrders(uint32_t node) {
       return;
     }
     case kLeaving:
+    case kEnded:  // a scheduler that did not see it end has started it again
       Send(node, LeaveOrder{s_.durable.outcome->exit_code, s_.durable.outcome->reason});
       return;
   }

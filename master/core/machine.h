@@ -98,7 +98,9 @@ class Machine {
   void StorageFailed(const Status& status, std::string_view what);
   void DecideResume();
   ResumeOrder MakeResume() const;
-  void Failure(FailureRecord record, bool distrust_memory);
+  // `damaged_save`: it is because a rank read damage in what it restores.
+  void Failure(FailureRecord record, bool distrust_memory, bool damaged_save = false);
+  bool DistrustResumed();
   void Fail(std::string reason, bool retryable, int exit_code);
   void Conclude(OutcomeState state, std::string reason, bool retryable, int exit_code);
   // When the node counts as lost if nothing is heard from it.

@@ -190,7 +190,8 @@ void Machine::On(const WorkerExited& e) {
   record.message =
       fmt::format("{} {}{}{}", RankName(e.rank), how, ok ? " before its last step" : "",
                   e.message.empty() ? "" : ": " + e.message);
-  Failure(std::move(record), e.exit_code == 78);
+  // The code that the worker's status begins with (runtime/run.cc TryRestore).
+  Failure(std::move(record), e.exit_code == 78, e.message.starts_with("DATA_LOSS: "));
 }
 
 void Machine::On(const GateReplied& e) {

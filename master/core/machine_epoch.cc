@@ -191,10 +191,10 @@ bool Machine::EnsureTerm() {
   if (s_.term_status != TermStatus::kNone || Armed(TimerId::kStorage)) return false;
   if (ExpectedStep() > 0) {
     s_.term_status = TermStatus::kProbing;
-    decision_.actions.push_back(ProbeStorage{s_.durable.directory});
+    decision_.actions.push_back(ProbeStorage{s_.durable.directory, s_.durable.distrusted});
   } else {
     s_.term_status = TermStatus::kBeginning;
-    decision_.actions.push_back(BeginTerm{s_.durable.directory});
+    decision_.actions.push_back(BeginTerm{s_.durable.directory, s_.durable.distrusted});
   }
   return false;
 }
@@ -231,22 +231,27 @@ void Machine::On(const Probed& e) {
         "checkpoint directory '{}' has {} as its newest commit, but step {} was committed{}{}",
         s_.durable.directory, e.newest ? fmt::format("step {}", found) : "nothing", expected,
         e.rejected.empty() ? "" : "; not chosen: ", e.rejected);
-    if (waited < s_.config.expected_step_wait) {
+    const auto& known = s_.durable.distrusted;
+    const bool proved =
+        e.damaged && std::find(known.begin(), known.end(), *e.damaged) != known.end();
+    if (waited < s_.config.expected_step_wait && !proved) {
       s_.term_status = TermStatus::kNone;
       Say(message + "; waiting");
       const Duration left = s_.config.expected_step_wait - waited;
       Arm(TimerId::kStorage, SaturatingAdd(now_, std::min(timeouts().storage_retry, left)));
       return;
     }
-    if (s_.phase == kStarting) {
+    // What is there but damaged won't come any more: TermBegun tells that it was passed over.
+    const bool damaged = e.newest && e.damaged && e.damaged->step >= expected;
+    if (s_.phase == kStarting && !damaged) {
       s_.term_status = TermStatus::kNone;
       return Fail(fmt::format("{} (waited {})", message, Seconds(waited)), true, 78);
     }
-    Tell("alarm", message);  // the workers have what is missing: go on, and save again
+    if (!damaged) Tell("alarm", message);  // the workers have what is missing: go on, save again
   }
   s_.storage_since.reset();
   s_.term_status = TermStatus::kBeginning;
-  decision_.actions.push_back(BeginTerm{s_.durable.directory});
+  decision_.actions.push_back(BeginTerm{s_.durable.directory, s_.durable.distrusted});
 }
 
 void Machine::On(const TermBegun& e) {
@@ -289,8 +294,9 @@ void Machine::DecideResume() {
     step = d.committed->step;
     from = "storage";
     decision.reason =
-        fmt::format("the newest commit is {}{}", SaveName(*d.committed),
-                    distrusted && memory ? "; restoring from memory failed twice" : "");
+        fmt::format("the newest commit is {}{}{}", SaveName(*d.committed),
+                    distrusted && memory ? "; restoring from memory failed twice" : "",
+                    s_.rejected_commits.empty() ? "" : "; not chosen: " + s_.rejected_commits);
   } else {
     decision.kind = ResumeKind::kFresh;
     from = "fresh";
@@ -352,7 +358,20 @@ void Machine::DecideResume() {
                    d.epoch, s_.term, s_.ranks.size(), from, step));
 }
 
-void Machine::Failure(FailureRecord record, bool distrust_memory) {
+// The commit that the workers were told to restore can't be read: the next term goes on from an
+// older one. False: it isn't that, or too many are damaged already.
+bool Machine::DistrustResumed() {
+  Durable& d = s_.durable;
+  if (!d.resume || d.resume->kind != ResumeKind::kStorage) return false;
+  if (d.distrusted.size() >= kMaxRecords) return false;
+  d.distrusted.push_back(d.resume->save);
+  d.committed.reset();
+  s_.term_status = TermStatus::kNone;
+  Disarm(TimerId::kStorage);
+  return true;
+}
+
+void Machine::Failure(FailureRecord record, bool distrust_memory, bool damaged_save) {
   Durable& d = s_.durable;
   record.sequence = ++d.failure_sequence;
   record.unix_ms = wall_unix_ms_;
@@ -362,9 +381,13 @@ void Machine::Failure(FailureRecord record, bool distrust_memory) {
     s_.memory_failures += distrust_memory ? 2 : 1;
   }
   const bool notice = d.notice.has_value();
-  const bool restart = !notice && d.restarts_used < s_.config.max_restarts;
+  // Going back to an older commit is not the program's failure, and ends with the last commit.
+  const bool fall_back = s_.phase == kRestoring && damaged_save && DistrustResumed();
+  const bool restart = !notice && (fall_back || d.restarts_used < s_.config.max_restarts);
   if (notice) {
     record.action = "a notice is being obeyed: leaving with the newest whole snapshot";
+  } else if (fall_back) {
+    record.action = "restarting in place from an older checkpoint";
   } else if (restart) {
     record.action = "restarting in place";
   } else {
@@ -386,7 +409,7 @@ void Machine::Failure(FailureRecord record, bool distrust_memory) {
                 true, 1);
   }
   d.failure_pending = true;
-  ++d.restarts_used;
+  if (!fall_back) ++d.restarts_used;
   d.restarting = true;
   Enter(kRestarting, message);
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "master/testing/sim_world.h"
@@ -160,6 +161,51 @@ TEST(Simulation, RescindedNoticesLeaveNoTrace) {
     ASSERT_EQ(world.outcome()->state, OutcomeState::kSucceeded) << Tell(world, seed);
     ASSERT_EQ(world.committed()->step, options.total_steps) << Tell(world, seed);
     ASSERT_EQ(world.state().durable.restarts_used, 0u) << Tell(world, seed);
+  });
+}
+
+// Each damaged commit costs the steps since the one before it, and none of the program's restarts.
+TEST(Simulation, DamagedCommitsArePassedOverUpToTheNewestThatCanBeRead) {
+  uint64_t passed_over = 0;
+  ForSeeds(500, [&](uint64_t seed) {
+    SimOptions options = Sized(seed);
+    options.persist_every = 2;
+    SimWorld first(options, seed);
+    Random random(seed * 13);
+    first.RunUntil([&] { return first.commits() >= 3; });
+    if (!first.outcome()) first.Notice("n1", seconds(20));
+    first.RunToEnd();
+    options.storage = first.storage();
+    options.max_restarts = 0;
+    options.total_steps += 4;
+    const auto count = static_cast<uint64_t>(random.Between(1, 3));
+    auto it = options.storage.rbegin();
+    for (uint64_t i = 0; i < count && std::next(it) != options.storage.rend(); ++i, ++it) {
+      options.damaged.insert(it->first);
+    }
+    SimWorld world(options, seed + 1);
+    world.RunToEnd();
+    ASSERT_TRUE(world.problems().empty()) << Tell(world, seed);
+    ASSERT_TRUE(world.outcome()) << Tell(world, seed);
+    ASSERT_EQ(world.outcome()->state, OutcomeState::kSucceeded) << Tell(world, seed);
+    ASSERT_EQ(world.committed()->step, options.total_steps) << Tell(world, seed);
+    const Durable& durable = world.state().durable;
+    ASSERT_EQ(durable.distrusted.size(), options.damaged.size()) << Tell(world, seed);
+    ASSERT_EQ(durable.resumed_step, it->first.step) << Tell(world, seed);
+    ASSERT_EQ(durable.restarts_used, 0u) << Tell(world, seed);
+    passed_over += options.damaged.size();
+  });
+  if (std::getenv("GODWIT_SIM_SEED") == nullptr && !HasFailure()) {
+    EXPECT_GT(passed_over, 500u);
+  }
+}
+
+TEST(Simulation, AnAgentThatIsStartedAgainAfterTheEndIsToldToLeave) {
+  ForSeeds(50, [](uint64_t seed) {
+    SimWorld world(Sized(seed), seed);
+    world.RunToEnd();
+    ASSERT_TRUE(world.outcome()) << Tell(world, seed);
+    EXPECT_TRUE(world.ReturningAgentIsToldToLeave(0)) << Tell(world, seed);
   });
 }
 

@@ -107,6 +107,8 @@ struct Durable {
   uint64_t total_steps = 0;
   uint64_t persist_every = 0;
   std::optional<SaveId> committed;  // newest of the lineage
+  std::vector<SaveId>
+      distrusted;  // commits whose chunks a worker found damaged, at most kMaxRecords
   uint64_t last_persist_step = 0;
   bool failure_pending = false;     // a failure whose repair is not decided yet
   uint64_t entered_at_failure = 0;  // of that failure

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -26,6 +27,8 @@ std::string Describe(const std::vector<ckpt::Rejected>& rejected) {
   }
   return text;
 }
+
+std::set<SaveId> AsSet(const std::vector<SaveId>& saves) { return {saves.begin(), saves.end()}; }
 
 }  // namespace
 
@@ -126,20 +129,24 @@ void Engine::Do(const Action& action) {
         } else if constexpr (std::is_same_v<T, RefuseAgent>) {
           refused_ = a.message;
         } else if constexpr (std::is_same_v<T, ProbeStorage>) {
-          Store([this, post, dir = a.directory] {
+          Store([this, post, a] {
             Probed out;
-            auto found = options_.storage->FindNewest(dir);
+            auto found = options_.storage->FindNewest(a.directory, AsSet(a.distrusted));
             out.status = found.status();
             if (found.ok()) {
               if (found->newest) out.newest = found->newest->save;
               out.rejected = Describe(found->rejected);
+              for (const ckpt::Rejected& r : found->rejected) {
+                if (r.damaged && !out.damaged) out.damaged = r.save;  // newest first
+              }
             }
             post(std::move(out));
           });
         } else if constexpr (std::is_same_v<T, BeginTerm>) {
-          Store([this, post, dir = a.directory, job = state_->config.job_id] {
+          Store([this, post, a, job = state_->config.job_id] {
             TermBegun out;
-            auto term = options_.storage->BeginTerm(dir, job, UnixMs(*options_.clock));
+            auto term = options_.storage->BeginTerm(a.directory, job, UnixMs(*options_.clock),
+                                                    AsSet(a.distrusted));
             out.status = term.status();
             if (term.ok()) {
               out.term = term->record.term;
@@ -182,6 +189,7 @@ void Engine::Do(const Action& action) {
         } else if constexpr (std::is_same_v<T, ReportNotice>) {
           if (options_.scheduler != nullptr) options_.scheduler->Notice(ToProto(a.record));
         } else if constexpr (std::is_same_v<T, ReportEvent>) {
+          if (a.kind == "alarm") LogWarning("{}", a.message);
           if (options_.scheduler == nullptr) return;
           proto::Event event;
           event.set_job_id(state_->config.job_id);

@@ -124,7 +124,7 @@ class MasterProcess : public ::testing::Test {
     return o;
   }
   std::optional<uint64_t> Committed() const {
-    auto found = FakeStorage(StorageDir()).FindNewest("");
+    auto found = FakeStorage(StorageDir()).FindNewest("", {});
     if (!found.ok() || !found->newest) return std::nullopt;
     return found->newest->save.step;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,12 @@ class Storage {
  public:
   virtual ~Storage() = default;
   // NOT_FOUND when there is no such directory yet.
-  virtual Result<ckpt::Found> FindNewest(const std::string& dir) = 0;
+  virtual Result<ckpt::Found> FindNewest(const std::string& dir,
+                                         const std::set<ckpt::SaveId>& distrusted) = 0;
   // Creates the directory if it is missing.
   virtual Result<ckpt::NewTerm> BeginTerm(const std::string& dir, const std::string& job_id,
-                                          uint64_t now_unix_ms) = 0;
+                                          uint64_t now_unix_ms,
+                                          const std::set<ckpt::SaveId>& distrusted) = 0;
   virtual Result<ckpt::Commit> CommitSave(const std::string& dir, const ckpt::SaveId& save,
                                           const std::vector<std::string>& tails) = 0;
   virtual Status Retain(const std::string& dir, uint64_t term, uint32_t keep) = 0;
@@ -28,9 +31,11 @@ class Storage {
 class CheckpointStorage : public Storage {
  public:
   explicit CheckpointStorage(FileSystem& fs) : fs_(fs) {}
-  Result<ckpt::Found> FindNewest(const std::string& dir) override;
+  Result<ckpt::Found> FindNewest(const std::string& dir,
+                                 const std::set<ckpt::SaveId>& distrusted) override;
   Result<ckpt::NewTerm> BeginTerm(const std::string& dir, const std::string& job_id,
-                                  uint64_t now_unix_ms) override;
+                                  uint64_t now_unix_ms,
+                                  const std::set<ckpt::SaveId>& distrusted) override;
   Result<ckpt::Commit> CommitSave(const std::string& dir, const ckpt::SaveId& save,
                                   const std::vector<std::string>& tails) override;
   Status Retain(const std::string& dir, uint64_t term, uint32_t keep) override;

@@ -34,9 +34,12 @@ SimWorld::SimWorld(const SimOptions& options, uint64_t seed) : options_(options)
   config.nodes = options.nodes;
   config.workers = options.nodes * options.slots;
   config.max_restarts = options.max_restarts;
+  if (!options.storage.empty()) config.expected_step = options.storage.rbegin()->first.step;
   state_ = InitialState(config, {}, now_);
   nodes_.resize(options.nodes);
   for (Node& n : nodes_) n.workers.resize(options.slots);
+  storage_ = options.storage;
+  if (!storage_.empty()) terms_ = storage_.rbegin()->first.term;
 }
 
 void SimWorld::Problem(std::string what) {
@@ -45,10 +48,28 @@ void SimWorld::Problem(std::string what) {
 
 uint64_t SimWorld::entered() const { return entered_; }
 
-std::optional<SaveId> SimWorld::committed() const {
-  if (storage_.empty()) return std::nullopt;
+std::optional<SaveId> SimWorld::committed(const std::vector<SaveId>& distrusted) const {
   // Of the newest term, else of the ones before: here every term goes on from the newest commit.
-  return storage_.rbegin()->first;
+  for (auto it = storage_.rbegin(); it != storage_.rend(); ++it) {
+    if (std::find(distrusted.begin(), distrusted.end(), it->first) == distrusted.end()) {
+      return it->first;
+    }
+  }
+  return std::nullopt;
+}
+
+bool SimWorld::ReturningAgentIsToldToLeave(uint32_t n) {
+  Node& node = nodes_[n];
+  node.left = false;
+  node.orders.clear();
+  node.reports.clear();
+  Hello(n);
+  while (!node.reports.empty()) {
+    const Event event = node.reports.front();
+    node.reports.pop_front();
+    Deliver(event);
+  }
+  return !node.orders.empty() && std::holds_alternative<LeaveOrder>(node.orders.back());
 }
 
 bool SimWorld::worker_alive(uint32_t rank) const {
@@ -275,6 +296,10 @@ void SimWorld::Obey(uint32_t n, const Order& order) {
                 Problem("a restore of a save that was never committed");
                 return;
               }
+              if (options_.damaged.contains(o.save)) {
+                End(n, w, 78, 0, "DATA_LOSS: a chunk");
+                continue;
+              }
               w.content = it->second;
               w.done = w.entered = o.save.step;
             } else {
@@ -354,7 +379,7 @@ void SimWorld::Obey(uint32_t n, const Order& order) {
       order);
 }
 
-void SimWorld::End(uint32_t n, Worker& w, int code, int signal) {
+void SimWorld::End(uint32_t n, Worker& w, int code, int signal, const std::string& message) {
   w.alive = false;
   w.filling.reset();
   WorkerExited e;
@@ -363,6 +388,7 @@ void SimWorld::End(uint32_t n, Worker& w, int code, int signal) {
   e.rank = w.rank;
   e.exit_code = code;
   e.signal = signal;
+  e.message = message;
   e.entered = w.entered;
   w.exit = e;
   Report(n, e);
@@ -512,12 +538,16 @@ bool SimWorld::Move() {
           options_.fail_storage_one_in > 0 && random_.OneIn(options_.fail_storage_one_in);
       const Status status = fails ? UnknownError("I/O error") : OkStatus();
       if (std::holds_alternative<ProbeStorage>(action)) {
-        Deliver(Probed{status, committed(), ""});
+        const auto& distrusted = std::get<ProbeStorage>(action).distrusted;
+        Probed probed{status, committed(distrusted), "", std::nullopt};
+        if (probed.newest != committed()) probed.damaged = committed();
+        Deliver(probed);
       } else if (std::holds_alternative<BeginTerm>(action)) {
         if (fails) {
           Deliver(TermBegun{status, 0, std::nullopt, ""});
         } else {
-          Deliver(TermBegun{status, ++terms_, committed(), ""});
+          const auto& distrusted = std::get<BeginTerm>(action).distrusted;
+          Deliver(TermBegun{status, ++terms_, committed(distrusted), ""});
         }
       } else if (const auto* commit = std::get_if<CommitSave>(&action)) {
         std::optional<uint64_t> content;

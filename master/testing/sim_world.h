@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,11 @@ struct SimOptions {
   uint32_t kill_worker_one_in = 0;
   uint32_t kill_keeper_one_in = 0;
   uint32_t kill_master_one_in = 0;
-  uint32_t fail_storage_one_in = 0;   // of storage operations
-  uint32_t max_faults = 3;            // of all kinds that kill together
-  std::optional<uint32_t> hung_rank;  // stops stepping once a notice is there
+  uint32_t fail_storage_one_in = 0;    // of storage operations
+  uint32_t max_faults = 3;             // of all kinds that kill together
+  std::map<SaveId, uint64_t> storage;  // what the directory holds already, as world.storage() gives
+  std::set<SaveId> damaged;            // of these no rank can restore
+  std::optional<uint32_t> hung_rank;   // stops stepping once a notice is there
 };
 
 class SimWorld {
@@ -71,7 +74,10 @@ class SimWorld {
   const std::vector<std::string>& problems() const { return problems_; }  // broken promises
   const std::vector<std::string>& log() const { return log_; }
   uint64_t entered() const;  // largest of any rank, now or when it ended
-  std::optional<SaveId> committed() const;
+  std::optional<SaveId> committed(const std::vector<SaveId>& distrusted = {}) const;
+  const std::map<SaveId, uint64_t>& storage() const { return storage_; }
+  // After the end: an agent is started once more.
+  bool ReturningAgentIsToldToLeave(uint32_t n);
   uint64_t commits() const { return storage_.size(); }
   uint32_t faults() const { return faults_; }
   std::string Dump() const;  // workers, and what the master believes of them
@@ -110,7 +116,7 @@ class SimWorld {
   void Report(uint32_t n, Event event);
   void Hello(uint32_t n);
   bool StepWorker(uint32_t n, Worker& w);
-  void End(uint32_t n, Worker& w, int code, int signal);
+  void End(uint32_t n, Worker& w, int code, int signal, const std::string& message = "");
   void CheckInvariants();
   void Problem(std::string what);
   bool CollectiveReady(const Worker& w) const;

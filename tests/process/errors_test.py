@@ -9,13 +9,13 @@ import signal
 import subprocess
 import unittest
 
-from sandbox import BIN_DIR, Cluster, ClusterTest, GodwitError, TRAINER, wait_for
+from sandbox import BIN_DIR, Cluster, ClusterTest, GodwitError, TRAINER, solo_digest, wait_for
 
 
-def corrupt(path):
-    """Flips one byte in the middle of a file."""
+def corrupt(path, at=0.5):
+    """Flips one byte of a file: in the middle, or at another part of its length."""
     with open(path, "r+b") as f:
-        f.seek(os.path.getsize(path) // 2)
+        f.seek(int(os.path.getsize(path) * at))
         byte = f.read(1)
         f.seek(-1, os.SEEK_CUR)
         f.write(bytes([byte[0] ^ 0x55]))
@@ -218,6 +218,34 @@ class CheckpointTest(ClusterTest):
         story = json.dumps(state) + self.cluster.run("events", job).stdout
         self.assertIn(newest, story)
 
+    def test_job_goes_on_from_the_newest_checkpoint_that_is_intact(self):
+        """Whether the damage shows when the save is looked at, or when its chunks are read."""
+        for at in (0.5, 0.9999):
+            with self.subTest(at=at):
+                self.tearDown()
+                self.doCleanups()
+                self.setUp()
+                job = self.left_job()
+                before, newest = [os.path.basename(path) for path in self.manifests()[-2:]]
+                for pack in self.packs():
+                    if newest in pack:
+                        corrupt(pack, at)
+                self.let_it_go_on()
+                state = self.assert_succeeded(job, 120)
+                self.assertEqual(state["job_restarts"], 0)
+                self.assertIn(newest, self.cluster.run("events", job).stdout)
+                resumed = [e for e in self.events.snapshot() if e["kind"] == "resumed"][-1]
+                step = int(before.split("-")[1][1:])
+                self.assertIn(f"from step {step} ", resumed["message"])
+                self.assert_whole_in_the_end()
+
+    def assert_whole_in_the_end(self):
+        """What the damage cost was done again: the lineage holds each sample once."""
+        self.cluster.run("ckpt", "ledger", self.checkpoints(), "--audit", self.audit())
+        with open(self.result(), encoding="utf-8") as f:
+            self.assertEqual(f.read().strip(),
+                             solo_digest(self.cluster.directory, *self.trainer_args))
+
     def test_full_disk_fails_the_save_and_the_next_one_succeeds(self):
         disk = self.cluster.path("disk")
         os.makedirs(disk)
@@ -286,6 +314,33 @@ class PlainRunTest(unittest.TestCase):
         with open(result, encoding="utf-8") as a, open(other, encoding="utf-8") as b:
             self.assertEqual(a.read(), b.read())
         self.assertEqual(self.cluster.leftovers(), [])
+
+    def test_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(self):
+        """And what is saved after it counts at once, though its step is below the damaged one's."""
+        for launcher in ([], [self.cluster.godwit, "run", "--nproc-per-node", "2", "--"]):
+            with self.subTest(launcher=launcher):
+                checkpoints = self.cluster.path(f"ckpt-{len(launcher)}")
+                environment = dict(self.cluster.environment, GODWIT_DIR=checkpoints)
+
+                def train(*args):
+                    done = subprocess.run(
+                        [*launcher, TRAINER, "--dir", checkpoints, *args], env=environment, capture_output=True, text=True, timeout=60,
+                        check=False)
+                    return done, self.cluster.json("ckpt", "show", checkpoints)
+
+                done, newest = train("--steps", "60", "--persist-every", "20")
+                self.assertEqual((done.returncode, newest["step"]), (0, 60), done.stderr)
+                for pack in glob.glob(os.path.join(checkpoints, "packs", "*-s0000000060-*", "*")):
+                    corrupt(pack)
+                done, newest = train("--steps", "100", "--exit-at", "55", "--exit-once",
+                                     self.cluster.path(f"exited-{len(launcher)}"),
+                                     "--persist-every", "5", "--step-ms", "20")
+                self.assertIn("60", done.stderr)
+                self.assertIn("passed over" if not launcher else "not chosen", done.stderr)
+                self.assertIn(newest["step"], (45, 50), done.stderr)
+                done, newest = train("--steps", "100")
+                self.assertEqual((done.returncode, newest["step"]), (0, 100), done.stderr)
+                self.cluster.run("ckpt", "ledger", checkpoints)
 
     def test_signal_to_the_launcher_saves_and_says_how_to_go_on(self):
         checkpoints = self.cluster.path("ckpt")

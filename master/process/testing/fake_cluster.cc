@@ -21,7 +21,8 @@ constexpr auto kBound = seconds(10);  // only against hangs
 
 // ---- storage ----
 
-Result<ckpt::Found> FakeStorage::FindNewest(const std::string&) {
+Result<ckpt::Found> FakeStorage::FindNewest(const std::string&,
+                                            const std::set<ckpt::SaveId>& distrusted) {
   ckpt::Found found;
   GODWIT_ASSIGN_OR_RETURN(const auto entries, RealFileSystem().List(dir_));
   for (const DirEntry& entry : entries) {
@@ -33,13 +34,15 @@ Result<ckpt::Found> FakeStorage::FindNewest(const std::string&) {
     }
     save.term = term;
     save.step = step;
+    if (distrusted.contains(save)) continue;
     if (!found.newest || found.newest->save < save) found.newest = ckpt::Commit{save, {}, 0, 0};
   }
   return found;
 }
 
-Result<ckpt::NewTerm> FakeStorage::BeginTerm(const std::string& dir, const std::string&, uint64_t) {
-  GODWIT_ASSIGN_OR_RETURN(ckpt::Found found, FindNewest(dir));
+Result<ckpt::NewTerm> FakeStorage::BeginTerm(const std::string& dir, const std::string&, uint64_t,
+                                             const std::set<ckpt::SaveId>& distrusted) {
+  GODWIT_ASSIGN_OR_RETURN(ckpt::Found found, FindNewest(dir, distrusted));
   ckpt::NewTerm term;
   term.record.term = found.newest_term + 1;
   term.found = found;

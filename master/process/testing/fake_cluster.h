@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,9 +22,11 @@ namespace godwit::master::testing {
 class FakeStorage : public Storage {
  public:
   explicit FakeStorage(std::string dir) : dir_(std::move(dir)) {}
-  Result<ckpt::Found> FindNewest(const std::string& dir) override;
+  Result<ckpt::Found> FindNewest(const std::string& dir,
+                                 const std::set<ckpt::SaveId>& distrusted) override;
   Result<ckpt::NewTerm> BeginTerm(const std::string& dir, const std::string& job_id,
-                                  uint64_t now_unix_ms) override;
+                                  uint64_t now_unix_ms,
+                                  const std::set<ckpt::SaveId>& distrusted) override;
   Result<ckpt::Commit> CommitSave(const std::string& dir, const ckpt::SaveId& save,
                                   const std::vector<std::string>& tails) override;
   Status Retain(const std::string& dir, uint64_t term, uint32_t keep) override;
