@@ -549,10 +549,9 @@ TEST(JobRunTest, DamagedMemoryIsReportedAndNotUsed) {
   Program p;
   p.Track(&*run);
   node.DecideAll({.kind = ResumeKind::kMemory, .step = 5});
-  const auto restored = run->TryRestore();
-  EXPECT_FALSE(restored.ok());
+  EXPECT_THAT(run->TryRestore(), StatusIs(StatusCode::kDataLoss));
   const WorkerReport report = node.Await(0, WorkerState::kFailed);
-  EXPECT_NE(report.message, "");
+  EXPECT_THAT(report.message, ::testing::HasSubstr("has digest"));
 }
 
 TEST(JobRunTest, ARefusedResumeSaysWhy) {
