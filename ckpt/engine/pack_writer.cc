@@ -170,6 +170,7 @@ Result<std::string> Writer::WriteBody(WritableFile& file, const SlotInfo& info,
   tail.shared_hash = plan.shared_hash();
   tail.plan_offset = offset;
   tail.plan_bytes = plan.serialized().size();
+  tail.sources_digest = DigestOf({});
   tail.index_offset = offset + tail.plan_bytes;
   tail.chunks = index.size();
   const std::string index_bytes = EncodePackIndex(index);

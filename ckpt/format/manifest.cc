@@ -10,7 +10,7 @@ namespace godwit::ckpt {
 namespace {
 
 constexpr std::string_view kMagic("GWCOMMIT", 8);
-constexpr uint64_t kHeadBytes = 8 + 4 + 8 + 8 + 4 + 4;
+constexpr uint64_t kHeadBytes = 8 + 4 + 8 + 8 + 8 + 8 + 4 + 4;
 
 }  // namespace
 
@@ -66,6 +66,8 @@ Result<Manifest> MakeManifest(const SaveId& save, const std::vector<std::string>
   out.Reserve(kHeadBytes + tails.size() * kPackTailBytes + kSealBytes);
   out.Bytes(kMagic);
   out.U32(kFormatVersion);
+  out.U64(0);  // must_understand
+  out.U64(0);  // may_ignore
   out.U64(save.term);
   out.U64(save.step);
   out.U32(save.attempt);
@@ -83,6 +85,8 @@ Result<Manifest> MakeManifest(const SaveId& save, const std::vector<std::string>
 Result<Manifest> ParseManifest(ByteSpan bytes, std::string_view what) {
   GODWIT_RETURN_IF_ERROR(CheckSealed(bytes, kMagic, what));
   ByteReader in(bytes.first(bytes.size() - kSealBytes).subspan(12), what);
+  GODWIT_RETURN_IF_ERROR(CheckFeatures(what, in.ReadU64(), 0));
+  in.ReadU64();  // may_ignore
   SaveId save;
   save.term = in.ReadU64();
   save.step = in.ReadU64();

@@ -13,7 +13,7 @@
 
 namespace godwit::ckpt {
 
-inline constexpr uint64_t kMaxManifestBytes = 64 + uint64_t{kMaxWorldSize} * kPackTailBytes;
+inline constexpr uint64_t kMaxManifestBytes = 128 + uint64_t{kMaxWorldSize} * kPackTailBytes;
 
 // The commit of a save: the tails of all its packs, by rank. Its bytes are a pure function of the
 // tails, so that whoever commits writes the same.

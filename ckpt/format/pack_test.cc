@@ -67,10 +67,10 @@ std::string Sealed(std::string bytes, size_t at, uint8_t value) {
 }
 
 TEST(PackFormatTest, AnotherVersionIsRefusedByNameAndNotCalledDamage) {
-  // Version 1 seals its own bytes, version field included.
-  EXPECT_THAT(ParsePackTail(AsBytes(Sealed(EncodePackTail(ATail()), 8, 1)), "x.pack"),
+  // Version 2 seals its own bytes, version field included.
+  EXPECT_THAT(ParsePackTail(AsBytes(Sealed(EncodePackTail(ATail()), 8, 2)), "x.pack"),
               StatusIs(StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("x.pack"), HasSubstr("says v1, this build reads v0"))));
+                       AllOf(HasSubstr("x.pack"), HasSubstr("says v2, this build reads v1"))));
 }
 
 TEST(PackFormatTest, AFeatureThatMustBeUnderstoodIsRefused) {

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "base/check.h"
@@ -164,6 +165,8 @@ Result<Plan> Plan::Make(std::vector<PlanEntry> entries) {
   ByteWriter shared;
   out.Bytes(kMagic);
   out.U32(kFormatVersion);
+  out.U64(0);  // must_understand
+  out.U64(0);  // may_ignore
   out.U32(static_cast<uint32_t>(kChunkBytes));
   out.U32(static_cast<uint32_t>(kCoalesceBytes));
   out.U32(static_cast<uint32_t>(plan.entries_.size()));
@@ -183,6 +186,8 @@ Result<Plan> Plan::Parse(ByteSpan bytes, std::string_view what) {
   const uint32_t version = in.ReadU32();
   if (!in.ok()) return in.status();
   GODWIT_RETURN_IF_ERROR(CheckVersion(what, version));
+  GODWIT_RETURN_IF_ERROR(CheckFeatures(what, in.ReadU64(), 0));
+  in.ReadU64();  // may_ignore
   if (const uint32_t v = in.ReadU32(); v != kChunkBytes) {
     in.Fail(fmt::format("chunk_bytes: got {}, allowed is {}", v, kChunkBytes));
   }
@@ -213,38 +218,43 @@ Result<Plan> Plan::Parse(ByteSpan bytes, std::string_view what) {
   GODWIT_RETURN_IF_ERROR(in.Finish());
   auto plan = Make(std::move(entries));
   if (!plan.ok()) return DataLossError(fmt::format("{}: {}", what, plan.status().message()));
+  // As it was written, with whatever a later build put there that may be ignored.
+  plan->serialized_ = AsString(bytes);
+  plan->hash_ = DigestOf(bytes);
   return plan;
 }
 
 void Plan::LayOut() {
+  std::vector<std::vector<Segment>> members;  // of each run
   for (Placement placement : {Placement::kReplicated, Placement::kPerRank}) {
     for (Stability stability : {Stability::kStable, Stability::kVolatile}) {
       // Large ones first, so that the small ones between them share chunks.
       for (bool small : {false, true}) {
-        bool open = false;  // the last run takes more
+        // By dtype, the run that takes more small tensors: a chunk's elements are all alike, which
+        // is what byte planes need.
+        std::map<DType, size_t> open;
         for (uint32_t i = 0; i < entries_.size(); ++i) {
           const PlanEntry& e = entries_[i];
           if (e.placement != placement || e.stability != stability || e.is_blob || e.bytes == 0 ||
               (e.bytes <= kCoalesceBytes) != small) {
             continue;
           }
-          if (open && runs_.back().bytes + e.bytes <= kChunkBytes) {
-            Run& run = runs_.back();
-            segments_.push_back({i, 0, run.bytes, e.bytes});
+          if (auto it = open.find(e.dtype);
+              it != open.end() && runs_[it->second].bytes + e.bytes <= kChunkBytes) {
+            Run& run = runs_[it->second];
+            members[it->second].push_back({i, 0, run.bytes, e.bytes});
             run.bytes += e.bytes;
-            ++run.segments;
             continue;
           }
           Run run;
           run.chunks = (e.bytes + kChunkBytes - 1) / kChunkBytes;
           run.bytes = e.bytes;
-          run.first_segment = static_cast<uint32_t>(segments_.size());
-          run.segments = 1;
+          run.dtype = e.dtype;
           run.stability = stability;
           run.placement = placement;
-          segments_.push_back({i, 0, 0, e.bytes});
+          if (small) open[e.dtype] = runs_.size();
           runs_.push_back(run);
-          open = small;
+          members.push_back({{i, 0, 0, e.bytes}});
         }
       }
     }
@@ -254,16 +264,18 @@ void Plan::LayOut() {
       Run run;
       run.chunks = 1;
       run.bytes = e.bytes;
-      run.first_segment = static_cast<uint32_t>(segments_.size());
-      run.segments = 1;
       run.is_blob = true;
       run.stability = Stability::kVolatile;
       run.placement = placement;
-      segments_.push_back({i, 0, 0, e.bytes});
       runs_.push_back(run);
+      members.push_back({{i, 0, 0, e.bytes}});
     }
   }
-  for (Run& run : runs_) {
+  for (size_t r = 0; r < runs_.size(); ++r) {
+    Run& run = runs_[r];
+    run.first_segment = static_cast<uint32_t>(segments_.size());
+    run.segments = static_cast<uint32_t>(members[r].size());
+    segments_.insert(segments_.end(), members[r].begin(), members[r].end());
     run.first_chunk = chunks_;
     run.offset = data_bytes_;
     chunks_ += run.chunks;
@@ -292,6 +304,7 @@ Chunk Plan::chunk(uint64_t index) const {
   chunk.offset = run.offset + start;
   chunk.bytes = run.is_blob ? run.bytes : std::min(kChunkBytes, run.bytes - start);
   chunk.is_blob = run.is_blob;
+  chunk.dtype = run.dtype;
   chunk.stability = run.stability;
   chunk.placement = run.placement;
   chunk.segments = run.segments;

@@ -13,7 +13,7 @@
 
 namespace godwit::ckpt {
 
-// Limits of version 0; a plan beyond them is refused, on both sides.
+// Limits of version 1; a plan beyond them is refused, on both sides.
 inline constexpr uint64_t kChunkBytes = 1 << 20;        // of a tensor's chunk, at most
 inline constexpr uint64_t kMaxBlobBytes = 64ull << 20;  // a blob is one chunk, whatever its size
 inline constexpr uint64_t kMaxPlanBytes = 1ull << 46;   // of all state
@@ -47,6 +47,7 @@ struct Chunk {
   uint64_t offset = 0;  // in a snapshot's data, a multiple of 64
   uint64_t bytes = 0;   // exactly; of a blob: at most
   bool is_blob = false;
+  DType dtype = DType::kU8;  // of all its tensors; of a blob: kU8
   Stability stability = Stability::kStable;
   Placement placement = Placement::kReplicated;
   uint32_t segments = 0;
@@ -106,6 +107,7 @@ class Plan {
     uint32_t first_segment = 0;
     uint32_t segments = 0;
     bool is_blob = false;
+    DType dtype = DType::kU8;
     Stability stability = Stability::kStable;
     Placement placement = Placement::kReplicated;
   };

@@ -212,17 +212,17 @@ TEST(PlanTest, EveryCutAndFlippedByteIsRefusedOrHarmless) {
 TEST(PlanTest, AnotherVersionIsNamed) {
   ASSERT_OK_AND_ASSIGN(const Plan plan, Plan::Make({Tensor("w", {2})}));
   std::string next = plan.serialized();
-  next[8] = 1;
+  next[8] = 2;
   EXPECT_THAT(Plan::Parse(AsBytes(next), "x.pack: plan"),
               StatusIs(StatusCode::kFailedPrecondition,
-                       HasSubstr("x.pack: plan says v1, this build reads v0")));
+                       HasSubstr("x.pack: plan says v2, this build reads v1")));
 }
 
 TEST(PlanTest, ACountThatTheBytesCantHoldIsRefused) {
   ASSERT_OK_AND_ASSIGN(const Plan plan, Plan::Make({Tensor("w", {2})}));
   std::string bad = plan.serialized();
-  bad[20] = '\xff';
-  bad[21] = '\xff';
+  bad[36] = '\xff';
+  bad[37] = '\xff';
   EXPECT_THAT(Plan::Parse(AsBytes(bad), "plan"),
               StatusIs(StatusCode::kDataLoss, HasSubstr("entries")));
 }

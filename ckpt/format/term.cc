@@ -28,6 +28,8 @@ std::string EncodeTerm(const TermRecord& record) {
   ByteWriter out;
   out.Bytes(kMagic);
   out.U32(kFormatVersion);
+  out.U64(0);  // must_understand
+  out.U64(0);  // may_ignore
   out.U64(record.term);
   out.U64(record.parent.term);
   out.U64(record.parent.save.term);
@@ -50,6 +52,8 @@ Result<TermRecord> ParseTerm(ByteSpan bytes, std::string_view what) {
   }
   GODWIT_RETURN_IF_ERROR(CheckSealed(bytes, kMagic, what));
   ByteReader in(bytes.first(bytes.size() - kSealBytes).subspan(12), what);
+  GODWIT_RETURN_IF_ERROR(CheckFeatures(what, in.ReadU64(), 0));
+  in.ReadU64();  // may_ignore
   TermRecord record;
   record.term = in.ReadU64();
   record.parent.term = in.ReadU64();

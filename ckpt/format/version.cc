@@ -12,6 +12,13 @@ Status CheckVersion(std::string_view what, uint32_t got) {
       fmt::format("{} says v{}, this build reads v{}", what, got, kFormatVersion));
 }
 
+Status CheckFeatures(std::string_view what, uint64_t must_understand, uint64_t known) {
+  if ((must_understand & ~known) == 0) return OkStatus();
+  return FailedPreconditionError(
+      fmt::format("{}: needs features {:#x}, this build (v{}) knows {:#x}", what, must_understand,
+                  kFormatVersion, known));
+}
+
 Status CheckFormatFile(std::string_view path, std::string_view bytes) {
   if (bytes == kFormatFileText) return OkStatus();
   constexpr std::string_view kPrefix = "godwit checkpoint v";

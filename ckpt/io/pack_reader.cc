@@ -67,12 +67,17 @@ Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::
     return DataLossError(fmt::format("{}: its plan's replicated part is {}, the tail says {}", path,
                                      plan.shared_hash().ToHex(), tail.shared_hash.ToHex()));
   }
+  GODWIT_ASSIGN_OR_RETURN(
+      const std::string source_bytes,
+      Read(*file, tail.plan_offset + tail.plan_bytes, tail.sources * kPackSourceBytes));
+  GODWIT_ASSIGN_OR_RETURN(auto sources, ParsePackSources(AsBytes(source_bytes), tail, path));
   GODWIT_ASSIGN_OR_RETURN(const std::string index_bytes,
                           Read(*file, tail.index_offset, tail.chunks * kPackIndexEntryBytes));
   GODWIT_ASSIGN_OR_RETURN(auto index, ParsePackIndex(AsBytes(index_bytes), tail, plan, path));
-  const uint64_t read = kPackHeaderBytes + kPackTailBytes + plan_bytes.size() + index_bytes.size();
-  std::unique_ptr<PackReader> reader(
-      new PackReader(path, std::move(file), tail, std::move(plan), std::move(index)));
+  const uint64_t read = kPackHeaderBytes + kPackTailBytes + plan_bytes.size() +
+                        source_bytes.size() + index_bytes.size();
+  std::unique_ptr<PackReader> reader(new PackReader(path, std::move(file), tail, std::move(plan),
+                                                    std::move(sources), std::move(index)));
   reader->bytes_read_ = read;
   return reader;
 }

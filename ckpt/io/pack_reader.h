@@ -28,6 +28,7 @@ class PackReader {
 
   const PackTail& tail() const { return tail_; }
   const Plan& plan() const { return plan_; }
+  const std::vector<PackSource>& sources() const { return sources_; }
   const std::vector<PackIndexEntry>& index() const { return index_; }
 
   // Reads, decodes and checks a chunk into `raw` (resized). DATA_LOSS names path, chunk and what it
@@ -37,17 +38,19 @@ class PackReader {
 
  private:
   PackReader(std::string path, std::unique_ptr<RandomAccessFile> file, PackTail tail, Plan plan,
-             std::vector<PackIndexEntry> index)
+             std::vector<PackSource> sources, std::vector<PackIndexEntry> index)
       : path_(std::move(path)),
         file_(std::move(file)),
         tail_(tail),
         plan_(std::move(plan)),
+        sources_(std::move(sources)),
         index_(std::move(index)) {}
 
   const std::string path_;
   const std::unique_ptr<RandomAccessFile> file_;
   const PackTail tail_;
   const Plan plan_;
+  const std::vector<PackSource> sources_;
   const std::vector<PackIndexEntry> index_;
   FrameDecoder decoder_;
   std::string frame_;

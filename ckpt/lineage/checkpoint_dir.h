@@ -17,7 +17,7 @@
 namespace godwit::ckpt {
 
 // A directory of checkpoints:
-//   FORMAT                         "godwit checkpoint v0\n": another version is refused by name
+//   FORMAT                         "godwit checkpoint v1\n": another version is refused by name
 //   terms/<term>.claim             the number is taken: older writers' commits don't count any more
 //   terms/<term>                   one start of a writer: parent term, step, manifest digest
 //   packs/<save id>/<rank>.pack    one rank's share of one save: the name appears when all of its

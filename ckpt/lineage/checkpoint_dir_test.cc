@@ -76,11 +76,11 @@ TEST_F(CheckpointDirTest, AnEmptyDirectoryIsFresh) {
 
 TEST_F(CheckpointDirTest, AnotherVersionIsRefusedByName) {
   ASSERT_OK(fs_.Unlink(kDir + "/FORMAT"));
-  ASSERT_OK(WriteFileExclusive(fs_, kDir + "/FORMAT", AsBytes("godwit checkpoint v1\n"),
+  ASSERT_OK(WriteFileExclusive(fs_, kDir + "/FORMAT", AsBytes("godwit checkpoint v0\n"),
                                Durability::kFileAndName));
   const auto refused = StatusIs(
       StatusCode::kFailedPrecondition,
-      AllOf(HasSubstr(kDir + "/FORMAT"), HasSubstr("says v1"), HasSubstr("this build reads v0")));
+      AllOf(HasSubstr(kDir + "/FORMAT"), HasSubstr("says v0"), HasSubstr("this build reads v1")));
   EXPECT_THAT(OpenCheckpointDir(fs_, kDir, true), refused);
   EXPECT_THAT(FindNewest(fs_, kDir), refused);
   EXPECT_THAT(BeginTerm(fs_, kDir, "job", 1), refused);
