@@ -157,7 +157,7 @@ struct Row {
   double memcpy_gbs = 0;
   Spread extra_ms;
   double extra_by_step_ms = 0;  // from the medians of each step
-  double ideal_ms = 0;  // bytes / memcpy rate
+  double ideal_ms = 0;          // bytes / memcpy rate
   double fence_p50_ms = 0, fence_p99_ms = 0;
   double gate_p50_ms = 0, gate_p99_ms = 0;
   Spread drain_ms;  // until the save is committed, after the loop
@@ -300,8 +300,8 @@ std::string Json(const std::vector<Row>& rows, int runs) {
         "\"p99\": {:.4f}}}, \"drain_ms\": {{\"median\": {:.1f}, \"min\": {:.1f}, \"max\": "
         "{:.1f}}}}}",
         i ? "," : "", r.mb, r.busy ? "busy" : "device", r.steps, r.step_ms, r.memcpy_gbs,
-        r.ideal_ms, r.extra_ms.median, r.extra_ms.min, r.extra_ms.max,
-        r.extra_by_step_ms, r.extra_by_step_ms / r.ideal_ms, r.fence_p50_ms, r.fence_p99_ms, r.gate_p50_ms,
+        r.ideal_ms, r.extra_ms.median, r.extra_ms.min, r.extra_ms.max, r.extra_by_step_ms,
+        r.extra_by_step_ms / r.ideal_ms, r.fence_p50_ms, r.fence_p99_ms, r.gate_p50_ms,
         r.gate_p99_ms, r.drain_ms.median, r.drain_ms.min, r.drain_ms.max);
   }
   return out + "\n]}\n";
@@ -343,16 +343,17 @@ int Main(int argc, char** argv) {
   TempDir temp = Must(TempDir::Create("godwit-ckpt-bench"));
   if (dir.empty()) dir = temp.File("ckpt");
   std::vector<Row> rows;
-  fmt::print("{:>5} {:>7} {:>9} {:>9} {:>9} {:>24} {:>9} {:>8} {:>15} {:>15}\n", "MB", "loop", "step ms",
-             "memcpy", "copy ms", "extra ms (min-max)", "by step", "x copy", "fence p50/p99", "gate p50/p99");
+  fmt::print("{:>5} {:>7} {:>9} {:>9} {:>9} {:>24} {:>9} {:>8} {:>15} {:>15}\n", "MB", "loop",
+             "step ms", "memcpy", "copy ms", "extra ms (min-max)", "by step", "x copy",
+             "fence p50/p99", "gate p50/p99");
   for (const std::string& mode : Split(modes, ',')) {
     for (const std::string& size : Split(sizes, ',')) {
       const Row r = Measure(Must(ParseUint64(size)), mode == "busy", steps, static_cast<int>(runs),
                             JoinPath(dir, mode + size));
       rows.push_back(r);
       fmt::print(
-          "{:>5} {:>7} {:>9.1f} {:>5.1f}GB/s {:>9.2f} {:>24} {:>9.2f} {:>8.2f} {:>15} {:>15}\n", r.mb, mode,
-          r.step_ms, r.memcpy_gbs, r.ideal_ms,
+          "{:>5} {:>7} {:>9.1f} {:>5.1f}GB/s {:>9.2f} {:>24} {:>9.2f} {:>8.2f} {:>15} {:>15}\n",
+          r.mb, mode, r.step_ms, r.memcpy_gbs, r.ideal_ms,
           fmt::format("{:.2f} ({:.2f}-{:.2f})", r.extra_ms.median, r.extra_ms.min, r.extra_ms.max),
           r.extra_by_step_ms, r.extra_by_step_ms / r.ideal_ms,
           fmt::format("{:.3f}/{:.3f}", r.fence_p50_ms, r.fence_p99_ms),
