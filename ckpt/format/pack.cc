@@ -185,6 +185,7 @@ std::string EncodePackTail(const PackTail& tail) {
   WriteDigest(tail.index_digest, out);
   out.U64(tail.raw_bytes);
   out.U64(tail.file_bytes);
+  out.U32(tail.generation);
   return SealAt(std::move(out), kPackTailBytes);
 }
 
@@ -212,6 +213,7 @@ Result<PackTail> ParsePackTail(ByteSpan bytes, std::string_view what) {
   tail.index_digest = ReadDigest(in);
   tail.raw_bytes = in.ReadU64();
   tail.file_bytes = in.ReadU64();
+  tail.generation = in.ReadU32();
   GODWIT_RETURN_IF_ERROR(in.status());
   GODWIT_RETURN_IF_ERROR(CheckRank(tail.rank, tail.world_size, what));
   if (tail.sources > kMaxPackSources || tail.max_depth > kMaxDeltaDepth ||

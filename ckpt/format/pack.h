@@ -85,6 +85,8 @@ struct PackTail {
   uint64_t plan_bytes = 0;
   uint32_t sources = 0;    // they follow the plan
   uint32_t max_depth = 0;  // of all chunks
+  // Saves since the last one that refers to no other: what a damaged byte can reach.
+  uint32_t generation = 0;
   uint64_t index_offset = 0;
   uint64_t chunks = 0;
   Digest128 sources_digest;
