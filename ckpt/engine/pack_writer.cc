@@ -3,21 +3,186 @@
 #include <fmt/core.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "base/thread.h"
 #include "ckpt/codec/frame.h"
 #include "ckpt/engine/arena_rep.h"
+#include "ckpt/engine/base_choice.h"
 #include "ckpt/format/pack.h"
+#include "ckpt/format/version.h"
 #include "ckpt/io/pack_reader.h"
 #include "ckpt/lineage/checkpoint_dir.h"
 
 namespace godwit::ckpt {
 namespace {
+
+// A chunk of the share, encoded.
+struct Encoded {
+  Status status;
+  PackIndexEntry entry;  // but its place in the file, and its source is one of BaseChoice's
+  std::string frames;
+};
+
+// Encodes the chunks of a snapshot. Thread-safe but for Worker.
+class Share {
+ public:
+  // What a thread works with.
+  struct Worker {
+    explicit Worker(int level) : encoder(level) {}
+    FrameEncoder encoder;
+    std::string raw;
+    std::string base;
+  };
+
+  Share(const std::shared_ptr<Arena::Rep>& rep, const WritePackOptions& options,
+        const SlotInfo& info)
+      : rep_(rep), options_(options), info_(info) {}
+
+  // What is to be written and what is referred to.
+  void Choose(const std::vector<ChunkMeta>& table);
+  size_t size() const { return staged_.size(); }
+  uint64_t raw_bytes() const { return raw_bytes_; }
+  const std::vector<StagedChunk>& staged() const { return staged_; }
+  const BaseChoice& choice() const { return choice_; }
+  const KeptPack* base() const { return base_.get(); }
+
+  Encoded Encode(size_t i, Worker& worker) const;
+
+ private:
+  Status Load(const StagedChunk& staged, std::string& raw) const;
+
+  const std::shared_ptr<Arena::Rep>& rep_;
+  const WritePackOptions& options_;
+  const SlotInfo& info_;
+  std::shared_ptr<const KeptPack> base_;
+  std::vector<StagedChunk> staged_;
+  BaseChoice choice_;
+  uint64_t raw_bytes_ = 0;
+};
+
+void Share::Choose(const std::vector<ChunkMeta>& table) {
+  for (uint64_t i = 0; i < table.size(); ++i) {
+    const Chunk chunk = rep_->plan.chunk(i);
+    if (rep_->plan.Owner(chunk, options_.rank, options_.world_size) != options_.rank) continue;
+    staged_.push_back({i, table[i].bytes, table[i].digest});
+    raw_bytes_ += table[i].bytes;
+  }
+  BaseLimits limits;
+  if (options_.history) {
+    limits = options_.history->limits();
+    base_ = options_.history->Base(options_.save.term);
+  }
+  limits.deltas = limits.deltas && base_ && base_->snapshot;
+  choice_ = ChooseBase(rep_->plan, options_.rank, options_.world_size, staged_,
+                       base_ ? &base_->contents : nullptr, limits);
+}
+
+Status Share::Load(const StagedChunk& staged, std::string& raw) const {
+  const Chunk chunk = rep_->plan.chunk(staged.chunk);
+  // Copied, then checked: a worker may write to its snapshot memory although it must not.
+  raw.assign(reinterpret_cast<const char*>(rep_->data(info_.index) + chunk.offset), staged.bytes);
+  const Digest128 digest = DigestOf(AsBytes(raw));
+  if (digest == staged.digest) return OkStatus();
+  if (!rep_->Current() || rep_->Info(info_.index).state != SlotState::kWhole) {
+    return AbortedError(fmt::format("the snapshot of step {} was given up meanwhile", info_.step));
+  }
+  return DataLossError(fmt::format(
+      "snapshot memory of rank {}, step {}: {} has digest {}, at staging it was {}", options_.rank,
+      info_.step, rep_->plan.Describe(chunk), digest.ToHex(), staged.digest.ToHex()));
+}
+
+Encoded Share::Encode(size_t i, Worker& worker) const {
+  const StagedChunk& staged = staged_[i];
+  const ChunkChoice& choice = choice_.chunks[i];
+  Encoded out;
+  out.entry.chunk = staged.chunk;
+  out.entry.raw_bytes = staged.bytes;
+  out.entry.digest = staged.digest;
+  if (choice.kind == ChunkKind::kReference) {
+    out.entry.kind = choice.kind;
+    out.entry.source = choice.source;
+    out.entry.source_chunk = choice.source_chunk;
+    out.entry.depth = choice.depth;
+    return out;
+  }
+  out.status = Load(staged, worker.raw);
+  if (out.status.ok()) out.status = worker.encoder.Encode(AsBytes(worker.raw), out.frames);
+  out.entry.frame_bytes = out.frames.size();
+  return out;
+}
+
+// Encodes on several threads and hands the chunks out in their order. At most kAhead chunks for
+// each thread are held.
+class Pipeline {
+ public:
+  Pipeline(const Share& share, int level, uint32_t threads)
+      : share_(share), level_(level), slots_(size_t{threads} * kAhead) {
+    for (uint32_t t = 0; t < threads; ++t) {
+      threads_.emplace_back("gw-encode", [this](StopToken) { Run(); });
+    }
+  }
+  ~Pipeline() {
+    {
+      MutexLock lock(mutex_);
+      stop_ = true;
+      changed_.NotifyAll();
+    }
+    for (Thread& t : threads_) t.Join();
+  }
+
+  // Blocks until chunk `i` is done. REQUIRES: each once, in order.
+  Encoded Take(size_t i) {
+    MutexLock lock(mutex_);
+    std::optional<Encoded>& slot = slots_[i % slots_.size()];
+    while (!slot) changed_.Wait(mutex_);
+    Encoded out = std::move(*slot);
+    slot.reset();
+    taken_ = i + 1;
+    changed_.NotifyAll();
+    return out;
+  }
+
+ private:
+  static constexpr size_t kAhead = 2;
+
+  void Run() {
+    Share::Worker worker(level_);
+    for (;;) {
+      size_t i = 0;
+      {
+        MutexLock lock(mutex_);
+        while (!stop_ && next_ < share_.size() && next_ >= taken_ + slots_.size()) {
+          changed_.Wait(mutex_);
+        }
+        if (stop_ || next_ >= share_.size()) return;
+        i = next_++;
+      }
+      Encoded encoded = share_.Encode(i, worker);
+      MutexLock lock(mutex_);
+      slots_[i % slots_.size()] = std::move(encoded);
+      changed_.NotifyAll();
+    }
+  }
+
+  const Share& share_;
+  const int level_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::optional<Encoded>> slots_ GUARDED_BY(mutex_);
+  size_t next_ GUARDED_BY(mutex_) = 0;   // to be encoded
+  size_t taken_ GUARDED_BY(mutex_) = 0;  // handed out
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::vector<Thread> threads_;
+};
 
 class Writer {
  public:
@@ -26,8 +191,7 @@ class Writer {
         clock_(clock),
         rep_(arena.rep()),
         options_(options),
-        path_(PackPath(options.directory, options.save, options.rank)),
-        encoder_(options.zstd_level) {}
+        path_(PackPath(options.directory, options.save, options.rank)) {}
 
   Result<WrittenPack> Run();
 
@@ -36,20 +200,21 @@ class Writer {
   // The pack that is already there; nullopt when there is none.
   Result<std::optional<WrittenPack>> Existing();
   Status MakeDir();
-  Status CheckSpace(const std::vector<ChunkMeta>& table, const std::string& dir);
-  Result<std::string> WriteBody(WritableFile& file, const SlotInfo& info,
-                                const std::vector<ChunkMeta>& table);
+  Status CheckSpace(const Share& share, const std::string& dir);
+  // All but the tail, which is returned.
+  Result<PackTail> WriteBody(WritableFile& file, const SlotInfo& info, const Share& share);
   Status StillGoing() const;
-  bool InShare(const Chunk& chunk) const {
-    return rep_->plan.Owner(chunk, options_.rank, options_.world_size) == options_.rank;
-  }
+  uint32_t Threads() const;
+  // For the next save to refer to.
+  void Remember(const PackTail& tail, SlotPin pin);
 
   FileSystem& fs_;
   Clock& clock_;
   const std::shared_ptr<Arena::Rep> rep_;
   const WritePackOptions& options_;
   const std::string path_;
-  FrameEncoder encoder_;
+  std::vector<PackIndexEntry> index_;
+  std::vector<PackSource> sources_;
   uint64_t need_ = 0;
   WrittenPack written_;
 };
@@ -106,10 +271,12 @@ Status Writer::MakeDir() {
   return fs_.SyncDir(DirName(dir));
 }
 
-Status Writer::CheckSpace(const std::vector<ChunkMeta>& table, const std::string& dir) {
-  need_ = kPackHeaderBytes + kPackTailBytes + rep_->plan.serialized().size();
-  for (uint64_t i = 0; i < table.size(); ++i) {
-    if (InShare(rep_->plan.chunk(i))) need_ += table[i].bytes + kPackIndexEntryBytes;
+Status Writer::CheckSpace(const Share& share, const std::string& dir) {
+  need_ = kPackHeaderBytes + kPackTailBytes + rep_->plan.serialized().size() +
+          share.choice().sources.size() * kPackSourceBytes;
+  for (size_t i = 0; i < share.size(); ++i) {
+    need_ += kPackIndexEntryBytes;
+    if (share.choice().chunks[i].kind != ChunkKind::kReference) need_ += share.staged()[i].bytes;
   }
   GODWIT_ASSIGN_OR_RETURN(const SpaceInfo space, fs_.Space(dir));
   // How far the state compresses is not known. Before a deadline all is tried; a periodic save
@@ -121,40 +288,62 @@ Status Writer::CheckSpace(const std::vector<ChunkMeta>& table, const std::string
   return OkStatus();
 }
 
-Result<std::string> Writer::WriteBody(WritableFile& file, const SlotInfo& info,
-                                      const std::vector<ChunkMeta>& table) {
+uint32_t Writer::Threads() const {
+  constexpr uint32_t kMostThreads = 16;
+  if (!options_.deadline) return 1;
+  const uint32_t wanted = options_.threads ? options_.threads : std::thread::hardware_concurrency();
+  return std::clamp<uint32_t>(wanted, 1, kMostThreads);
+}
+
+Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, const Share& share) {
   const Plan& plan = rep_->plan;
   std::string out = EncodePackHeader({options_.save, options_.rank, options_.world_size});
-  std::vector<PackIndexEntry> index;
-  std::string raw;
   uint64_t offset = out.size();
-  for (uint64_t i = 0; i < table.size(); ++i) {
-    const Chunk chunk = plan.chunk(i);
-    if (!InShare(chunk)) continue;
+  uint32_t max_depth = 0;
+  // Of BaseChoice's sources those that are used after all: their place in sources_.
+  std::vector<uint32_t> place(share.choice().sources.size(), kThisPack);
+  bool deltas = false;
+  bool references = false;
+
+  const uint32_t threads = Threads();
+  std::optional<Pipeline> pipeline;
+  std::optional<Share::Worker> worker;
+  if (threads > 1) {
+    pipeline.emplace(share, options_.zstd_level, threads);
+  } else {
+    worker.emplace(options_.zstd_level);
+  }
+  index_.reserve(share.size());
+  for (size_t i = 0; i < share.size(); ++i) {
     GODWIT_RETURN_IF_ERROR(StillGoing());
-    // Copied, then checked: a worker may write to its snapshot memory although it must not.
-    raw.assign(reinterpret_cast<const char*>(rep_->data(info.index) + chunk.offset),
-               table[i].bytes);
-    if (const Digest128 digest = DigestOf(AsBytes(raw)); digest != table[i].digest) {
-      if (!rep_->Current() || rep_->Info(info.index).state != SlotState::kWhole) {
-        return AbortedError(
-            fmt::format("{}: the snapshot of step {} was given up meanwhile", path_, info.step));
+    Encoded encoded = pipeline ? pipeline->Take(i) : share.Encode(i, *worker);
+    if (!encoded.status.ok()) return encoded.status.Annotate(path_);
+    PackIndexEntry& e = encoded.entry;
+    if (e.kind == ChunkKind::kReference) {
+      references = true;
+      if (e.source == kThisPack) {
+        // As the first of them was written in the end.
+        const auto first = std::lower_bound(
+            index_.begin(), index_.end(), e.source_chunk,
+            [](const PackIndexEntry& entry, uint64_t chunk) { return entry.chunk < chunk; });
+        e.depth = first->depth;
       }
-      return DataLossError(fmt::format(
-          "snapshot memory of rank {}, step {}: {} has digest {}, at staging it was {}",
-          options_.rank, info.step, plan.Describe(chunk), digest.ToHex(), table[i].digest.ToHex()));
+    } else {
+      e.frame_offset = offset;
+      offset += e.frame_bytes;
     }
-    const size_t before = out.size();
-    GODWIT_RETURN_IF_ERROR(encoder_.Encode(AsBytes(raw), out));
-    PackIndexEntry entry;
-    entry.chunk = i;
-    entry.raw_bytes = raw.size();
-    entry.frame_offset = offset;
-    entry.frame_bytes = out.size() - before;
-    entry.digest = table[i].digest;
-    offset += entry.frame_bytes;
-    written_.raw_bytes += entry.raw_bytes;
-    index.push_back(entry);
+    deltas = deltas || e.kind == ChunkKind::kDelta;
+    if (e.source != kThisPack) {
+      uint32_t& at = place[e.source];
+      if (at == kThisPack) {
+        at = static_cast<uint32_t>(sources_.size());
+        sources_.push_back(share.choice().sources[e.source]);
+      }
+      e.source = at;
+    }
+    max_depth = std::max<uint32_t>(max_depth, e.depth);
+    index_.push_back(e);
+    out += encoded.frames;
     if (out.size() >= options_.append_bytes) {
       GODWIT_RETURN_IF_ERROR(file.Append(AsBytes(out)));
       out.clear();
@@ -162,6 +351,9 @@ Result<std::string> Writer::WriteBody(WritableFile& file, const SlotInfo& info,
   }
   PackTail tail;
   tail.save = options_.save;
+  // Depth may come from a reference to a difference.
+  tail.must_understand =
+      (references ? kFeatureReferences : 0) | (deltas || max_depth > 0 ? kFeatureDeltas : 0);
   tail.rank = options_.rank;
   tail.world_size = options_.world_size;
   tail.snapshot_epoch = info.epoch;
@@ -170,17 +362,37 @@ Result<std::string> Writer::WriteBody(WritableFile& file, const SlotInfo& info,
   tail.shared_hash = plan.shared_hash();
   tail.plan_offset = offset;
   tail.plan_bytes = plan.serialized().size();
-  tail.sources_digest = DigestOf({});
-  tail.index_offset = offset + tail.plan_bytes;
-  tail.chunks = index.size();
-  const std::string index_bytes = EncodePackIndex(index);
+  tail.sources = static_cast<uint32_t>(sources_.size());
+  tail.max_depth = max_depth;
+  tail.generation = sources_.empty() || !share.base() ? 0 : share.base()->contents.generation + 1;
+  const std::string source_bytes = EncodePackSources(sources_);
+  tail.sources_digest = DigestOf(AsBytes(source_bytes));
+  tail.index_offset = offset + tail.plan_bytes + source_bytes.size();
+  tail.chunks = index_.size();
+  const std::string index_bytes = EncodePackIndex(index_);
   tail.index_digest = DigestOf(AsBytes(index_bytes));
-  tail.raw_bytes = written_.raw_bytes;
+  tail.raw_bytes = share.raw_bytes();
   tail.file_bytes = tail.index_offset + index_bytes.size() + kPackTailBytes;
+  written_.raw_bytes = share.raw_bytes();
+  written_.referred_bytes = share.choice().referred_bytes;
+  written_.choice = share.choice().reason;
   out += plan.serialized();
+  out += source_bytes;
   out += index_bytes;
   GODWIT_RETURN_IF_ERROR(file.Append(AsBytes(out)));
-  return EncodePackTail(tail);
+  return tail;
+}
+
+void Writer::Remember(const PackTail& tail, SlotPin pin) {
+  KeptPack kept;
+  kept.contents.pack = {tail.save, tail.rank, TailDigest(written_.tail)};
+  kept.contents.plan_hash = tail.plan_hash;
+  kept.contents.world_size = tail.world_size;
+  kept.contents.generation = tail.generation;
+  kept.contents.sources = std::move(sources_);
+  kept.contents.index = std::move(index_);
+  if (options_.history->limits().deltas) kept.snapshot.emplace(std::move(pin));
+  options_.history->Written(std::move(kept));
 }
 
 Result<WrittenPack> Writer::Run() {
@@ -188,7 +400,7 @@ Result<WrittenPack> Writer::Run() {
   GODWIT_ASSIGN_OR_RETURN(auto existing, Existing());
   if (existing) return *existing;
 
-  const auto pin = Arena::Rep::Pin(rep_, options_.snapshot_epoch, options_.snapshot_step);
+  auto pin = Arena::Rep::Pin(rep_, options_.snapshot_epoch, options_.snapshot_step);
   if (!pin) {
     return NotFoundError(
         fmt::format("snapshot memory of rank {}: no whole snapshot of (epoch {}, "
@@ -205,13 +417,18 @@ Result<WrittenPack> Writer::Run() {
   GODWIT_RETURN_IF_ERROR(StillGoing());
   GODWIT_RETURN_IF_ERROR(MakeDir());
   const std::string dir = DirName(path_);
-  GODWIT_RETURN_IF_ERROR(CheckSpace(table, dir));
+  Share share(rep_, options_, info);
+  share.Choose(table);
+  GODWIT_RETURN_IF_ERROR(CheckSpace(share, dir));
 
   // Of its own name, so that a writer that was given up but still runs can do no harm.
   const std::string part = fmt::format("{}.part-{:016x}", path_, SystemRandom64());
   GODWIT_ASSIGN_OR_RETURN(auto file, fs_.CreateExclusive(part));
+  PackTail tail;
+  bool ours = false;
   const Status status = [&]() -> Status {
-    GODWIT_ASSIGN_OR_RETURN(written_.tail, WriteBody(*file, info, table));
+    GODWIT_ASSIGN_OR_RETURN(tail, WriteBody(*file, info, share));
+    written_.tail = EncodePackTail(tail);
     GODWIT_RETURN_IF_ERROR(StillGoing());
     // Data before the tail: a tail that a crash leaves behind must not speak of bytes that are
     // lost.
@@ -229,12 +446,14 @@ Result<WrittenPack> Writer::Run() {
       written_ = *other;
     } else {
       GODWIT_RETURN_IF_ERROR(linked);
+      ours = true;
     }
     return fs_.SyncDir(dir);
   }();
   if (status.ok()) {
     // A second name of the same file costs nothing: Retain removes what stays.
     static_cast<void>(fs_.Unlink(part));
+    if (ours && options_.history) Remember(tail, std::move(*pin));
     return written_;
   }
   // Gives the space back; when that fails too, Retain removes the file later. A pack whose name is

@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 #include "ckpt/engine/arena.h"
+#include "ckpt/engine/pack_history.h"
 #include "ckpt/format/save_id.h"
 
 namespace godwit::ckpt {
@@ -26,6 +27,10 @@ struct WritePackOptions {
   uint32_t world_size = 0;
   std::optional<MonotonicTime> deadline;  // none: the caller's thread runs at idle priority
   int zstd_level = 1;
+  // That encode, when there is a deadline; 0: as many as processors. Without one it is one.
+  uint32_t threads = 0;
+  // Of this rank's writer; null: nothing is referred to. On OK the pack was added to it.
+  PackHistory* history = nullptr;
   const std::atomic<bool>* cancel = nullptr;
   size_t append_bytes = 1 << 20;  // frames are gathered up to this size before a write
 };
@@ -34,6 +39,8 @@ struct WrittenPack {
   std::string tail;    // bytes for CommitSave
   uint64_t bytes = 0;  // of the file
   uint64_t raw_bytes = 0;
+  uint64_t referred_bytes = 0;  // of them: not written again
+  std::string choice;           // why it refers to what it does; empty: the pack was there already
 };
 
 // Blocks for the whole write. On OK the pack is durable: data, fsync of file and folder, then the
@@ -43,7 +50,10 @@ struct WrittenPack {
 // RESOURCE_EXHAUSTED names path and need (checked before the first byte, too, unless there is a
 // deadline). An existing whole pack of the same save and rank is returned as it is.
 // NOT_FOUND when the arena has no such snapshot, ABORTED when it was given up meanwhile, CANCELLED
-// and DEADLINE_EXCEEDED between two chunks. Memory: a few chunks.
+// and DEADLINE_EXCEEDED between two chunks. Memory: a few chunks for each thread.
+//
+// With a history, chunks that are those of the last committed pack refer to it (ChooseBase), and
+// floats may be written as differences to it, whose bytes are then read from its snapshot.
 Result<WrittenPack> WritePack(FileSystem& fs, Clock& clock, const Arena& arena,
                               const WritePackOptions& options);
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "ckpt/engine/arena_rep.h"
-#include "ckpt/io/pack_reader.h"
+#include "ckpt/io/chunk_reader.h"
 #include "ckpt/lineage/checkpoint_dir.h"
 
 namespace godwit::ckpt {
@@ -120,7 +120,7 @@ void AddUnexpected(const Plan& plan, const Targets& targets, std::optional<Place
 class Packs {
  public:
   Packs(FileSystem& fs, const std::string& dir, const Manifest& manifest)
-      : fs_(fs), dir_(dir), manifest_(manifest) {}
+      : fs_(fs), dir_(dir), manifest_(manifest), reader_(fs, PacksOf(dir)) {}
 
   Result<PackReader*> Get(uint32_t rank) {
     auto& reader = open_[rank];
@@ -130,8 +130,11 @@ class Packs {
     }
     return reader.get();
   }
+  Status Read(PackReader& pack, uint64_t chunk, std::string& raw) {
+    return reader_.Read(pack, chunk, raw);
+  }
   uint64_t bytes_read() const {
-    uint64_t n = 0;
+    uint64_t n = reader_.bytes_read();
     for (const auto& [rank, reader] : open_) n += reader ? reader->bytes_read() : 0;
     return n;
   }
@@ -141,6 +144,7 @@ class Packs {
   const std::string& dir_;
   const Manifest& manifest_;
   std::map<uint32_t, std::unique_ptr<PackReader>> open_;
+  ChunkReader reader_;
 };
 
 }  // namespace
@@ -168,7 +172,7 @@ Result<RestoreStats> RestoreFromStorage(FileSystem& fs, const std::string& direc
       if (!Wanted(plan, chunk, targets)) continue;
       GODWIT_ASSIGN_OR_RETURN(PackReader * pack,
                               packs.Get(plan.Owner(chunk, 0, manifest.world_size)));
-      GODWIT_RETURN_IF_ERROR(pack->ReadChunk(i, raw));
+      GODWIT_RETURN_IF_ERROR(packs.Read(*pack, i, raw));
       Scatter(plan, chunk, raw, targets, blobs);
     }
   }
@@ -181,7 +185,7 @@ Result<RestoreStats> RestoreFromStorage(FileSystem& fs, const std::string& direc
     for (uint64_t i = plan.replicated_chunks(); i < plan.chunks(); ++i) {
       const Chunk chunk = plan.chunk(i);
       if (!Wanted(plan, chunk, targets)) continue;
-      GODWIT_RETURN_IF_ERROR(own->ReadChunk(i, raw));
+      GODWIT_RETURN_IF_ERROR(packs.Read(*own, i, raw));
       Scatter(plan, chunk, raw, targets, blobs);
     }
   } else {
@@ -273,7 +277,7 @@ Result<std::string> ReadBlob(FileSystem& fs, const std::string& directory, const
     GODWIT_ASSIGN_OR_RETURN(PackReader * pack,
                             packs.Get(plan.Owner(chunk, rank, manifest.world_size)));
     std::string raw;
-    GODWIT_RETURN_IF_ERROR(pack->ReadChunk(i, raw));
+    GODWIT_RETURN_IF_ERROR(packs.Read(*pack, i, raw));
     return raw;
   }
   return InternalError(fmt::format("{}: blob '{}' has no chunk", what, name));

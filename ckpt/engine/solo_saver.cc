@@ -16,7 +16,12 @@ namespace godwit::ckpt {
 
 struct SoloSaver::Impl {
   Impl(FileSystem& f, Clock& c, Options o, Arena a, NewTerm t)
-      : fs(f), clock(c), options(std::move(o)), arena(std::move(a)), begun(std::move(t)) {}
+      : fs(f),
+        clock(c),
+        options(std::move(o)),
+        arena(std::move(a)),
+        begun(std::move(t)),
+        history(options.base) {}
 
   // A snapshot that waits, held in memory.
   struct Job {
@@ -34,6 +39,7 @@ struct SoloSaver::Impl {
   const Options options;
   Arena arena;
   const NewTerm begun;
+  PackHistory history;
 
   mutable Mutex mutex;
   CondVar changed;
@@ -58,10 +64,12 @@ Status SoloSaver::Impl::Save(const Job& job, uint32_t attempt,
   write.rank = 0;
   write.world_size = 1;
   write.deadline = deadline;
+  write.history = &history;
   write.cancel = &cancel;
   GODWIT_ASSIGN_OR_RETURN(const WrittenPack pack, WritePack(fs, clock, arena, write));
   GODWIT_ASSIGN_OR_RETURN(const Commit commit,
                           CommitSave(fs, options.dir, write.save, {pack.tail}));
+  history.Committed(commit.save);
   {
     MutexLock lock(mutex);
     committed = commit.save.step;

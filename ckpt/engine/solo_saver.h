@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/status.h"
 #include "ckpt/engine/arena.h"
+#include "ckpt/engine/base_choice.h"
 #include "ckpt/lineage/checkpoint_dir.h"
 
 namespace godwit::ckpt {
@@ -23,6 +24,7 @@ class SoloSaver {
     std::string dir;  // of checkpoints, absolute; made when it is missing
     std::string job_id;
     uint32_t keep = 3;            // newest commits
+    BaseLimits base;              // what a save may refer to
     std::set<SaveId> distrusted;  // never gone on from (BeginTerm)
   };
   // Blocks on the file system: opens the directory, begins a term. The errors of BeginTerm.

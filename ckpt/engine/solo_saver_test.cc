@@ -49,6 +49,59 @@ TEST(SoloSaverTest, SavesWhatItIsOfferedAndASuccessorGoesOnFromIt) {
   EXPECT_TRUE(next.state.Holds(30));
 }
 
+TEST(SoloSaverTest, WhatDidNotChangeIsNotWrittenAgain) {
+  MemoryFileSystem fs;
+  ToyRank rank(0, 1, 1, 1, /*scale=*/64);
+  SoloSaver::Options options{kDir, "job", 9};
+  options.base.full_every = 3;
+  ASSERT_OK_AND_ASSIGN(auto saver, SoloSaver::Open(fs, RealClock(), options, rank.arena));
+  // The same state three times over.
+  rank.state.Fill(7);
+  for (uint64_t step : {10, 20, 30, 40}) {
+    ASSERT_OK(rank.snapshotter->StageNow(step, kBound));
+    saver->Offer(step, 1);
+    ASSERT_OK(saver->Drain(kBound));
+  }
+  ASSERT_OK_AND_ASSIGN(auto branches, ListBranches(fs, kDir, true));
+  ASSERT_EQ(branches.size(), 4u);  // newest first
+  for (const BranchEntry& b : branches) EXPECT_TRUE(b.intact) << b.note;
+  const uint64_t full = branches[3].bytes;
+  EXPECT_LT(branches[2].bytes, full / 4);
+  EXPECT_LT(branches[1].bytes, full / 4);
+  EXPECT_EQ(branches[0].bytes, full) << "each third save refers to nothing";
+  for (const BranchEntry& b : branches) {
+    ToyRank next(0, 1, 2, 1, 64);
+    ASSERT_OK(RestoreFromStorage(fs, kDir, b.save, 0, 1, next.state.List()));
+    EXPECT_TRUE(next.state.Holds(7));
+  }
+}
+
+TEST(SoloSaverTest, RetentionKeepsWhatAKeptSaveRefersTo) {
+  MemoryFileSystem fs;
+  ToyRank rank(0, 1, 1, 1, /*scale=*/64);
+  ASSERT_OK_AND_ASSIGN(auto saver, SoloSaver::Open(fs, RealClock(), {kDir, "job", 1}, rank.arena));
+  rank.state.Fill(7);
+  const auto save = [&](uint64_t step) {
+    ASSERT_OK(rank.snapshotter->StageNow(step, kBound));
+    saver->Offer(step, 1);
+    ASSERT_OK(saver->Drain(kBound));
+  };
+  save(10);
+  save(20);
+  save(30);
+  ASSERT_OK_AND_ASSIGN(auto branches, ListBranches(fs, kDir, true));
+  ASSERT_EQ(branches.size(), 2u) << "step 30, and step 10 that holds its bytes";
+  EXPECT_EQ(branches[0].save.step, 30u);
+  EXPECT_TRUE(branches[0].intact) << branches[0].note;
+  EXPECT_EQ(branches[1].save.step, 10u);
+  EXPECT_TRUE(branches[1].committed);
+  rank.state.Fill(8);
+  save(40);
+  ASSERT_OK_AND_ASSIGN(branches, ListBranches(fs, kDir, true));
+  ASSERT_EQ(branches.size(), 1u) << "nothing refers to the others any more";
+  EXPECT_EQ(branches[0].save.step, 40u);
+}
+
 TEST(SoloSaverTest, ASaveThatFailsIsReportedAndTheNextOneWorks) {
   MemoryFileSystem fs;
   FaultFileSystem faulty(fs);

@@ -39,6 +39,26 @@ Result<PackTail> ReadPackTail(FileSystem& fs, const std::string& path) {
   return TailOf(*file, path);
 }
 
+Result<std::vector<PackSource>> ReadPackSources(FileSystem& fs, const std::string& path,
+                                                const PackTail& tail) {
+  if (tail.sources == 0) return std::vector<PackSource>();
+  GODWIT_ASSIGN_OR_RETURN(auto file, fs.OpenRead(path));
+  // ParsePackTail bounds their number.
+  GODWIT_ASSIGN_OR_RETURN(const std::string bytes, Read(*file, tail.plan_offset + tail.plan_bytes,
+                                                        tail.sources * kPackSourceBytes));
+  return ParsePackSources(AsBytes(bytes), tail, path);
+}
+
+Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::string& path,
+                                                     const PackSource& expected) {
+  GODWIT_ASSIGN_OR_RETURN(const PackTail tail, ReadPackTail(fs, path));
+  if (const Digest128 digest = TailDigest(EncodePackTail(tail)); digest != expected.tail_digest) {
+    return DataLossError(fmt::format("{}: its tail has digest {}, whoever refers to it says {}",
+                                     path, digest.ToHex(), expected.tail_digest.ToHex()));
+  }
+  return Open(fs, path, tail);
+}
+
 Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::string& path,
                                                      const PackTail& expected) {
   GODWIT_ASSIGN_OR_RETURN(auto file, fs.OpenRead(path));
@@ -82,45 +102,23 @@ Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::
   return reader;
 }
 
-Status PackReader::ReadChunk(uint64_t chunk, std::string& raw) {
+const PackIndexEntry* PackReader::Find(uint64_t chunk) const {
   auto it = std::lower_bound(index_.begin(), index_.end(), chunk,
                              [](const PackIndexEntry& e, uint64_t c) { return e.chunk < c; });
-  if (it == index_.end() || it->chunk != chunk) {
-    return NotFoundError(fmt::format("{}: chunk {} is not in this pack", path_, chunk));
-  }
-  const auto context = [&] {
-    return fmt::format("{}: {}", path_, plan_.Describe(plan_.chunk(chunk)));
-  };
-  frame_.resize(it->frame_bytes);
-  GODWIT_RETURN_IF_ERROR(file_->ReadFully(
-      it->frame_offset, {reinterpret_cast<std::byte*>(frame_.data()), frame_.size()}));
-  bytes_read_ += frame_.size();
-  // raw_bytes is at most what the plan allows for this chunk (ParsePackIndex).
-  raw.resize(it->raw_bytes);
-  const MutableByteSpan out{reinterpret_cast<std::byte*>(raw.data()), raw.size()};
-  if (Status s = decoder_.Decode(AsBytes(frame_), out); !s.ok()) return s.Annotate(context());
-  if (const Digest128 digest = DigestOf(out); digest != it->digest) {
-    return DataLossError(fmt::format("{}: digest {}, at staging it was {}", context(),
-                                     digest.ToHex(), it->digest.ToHex()));
-  }
-  return OkStatus();
+  return it != index_.end() && it->chunk == chunk ? &*it : nullptr;
 }
 
-Status VerifyPack(FileSystem& fs, const std::string& path, const PackTail& expected) {
-  GODWIT_ASSIGN_OR_RETURN(auto reader, PackReader::Open(fs, path, expected));
-  constexpr int kShown = 20;
-  std::string raw;
-  std::string damage;
-  int damaged = 0;
-  for (const PackIndexEntry& e : reader->index()) {
-    const Status s = reader->ReadChunk(e.chunk, raw);
-    if (s.ok()) continue;
-    if (s.code() != StatusCode::kDataLoss) return s;
-    if (damaged++ < kShown) damage += (damage.empty() ? "" : "; ") + s.message();
-  }
-  if (damaged == 0) return OkStatus();
-  if (damaged > kShown) damage += fmt::format("; and {} more", damaged - kShown);
-  return DataLossError(damage);
+std::string PackReader::Describe(uint64_t chunk) const {
+  return fmt::format("{}: {}", path_, plan_.Describe(plan_.chunk(chunk)));
+}
+
+Status PackReader::ReadFrames(const PackIndexEntry& entry, std::string& frames) {
+  // Frames lie within the file (ParsePackIndex).
+  frames.resize(entry.frame_bytes);
+  GODWIT_RETURN_IF_ERROR(file_->ReadFully(
+      entry.frame_offset, {reinterpret_cast<std::byte*>(frames.data()), frames.size()}));
+  bytes_read_ += frames.size();
+  return OkStatus();
 }
 
 }  // namespace godwit::ckpt

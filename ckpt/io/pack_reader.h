@@ -7,7 +7,6 @@
 
 #include "base/file_system.h"
 #include "base/status.h"
-#include "ckpt/codec/frame.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/pack.h"
 #include "ckpt/format/plan.h"
@@ -18,6 +17,11 @@ namespace godwit::ckpt {
 // the path; a file that is torn or damaged is DATA_LOSS.
 Result<PackTail> ReadPackTail(FileSystem& fs, const std::string& path);
 
+// What the packs of a save refer to: no more than sections that tails name are read. DATA_LOSS for
+// a damaged one; NOT_FOUND when the pack isn't there.
+Result<std::vector<PackSource>> ReadPackSources(FileSystem& fs, const std::string& path,
+                                                const PackTail& tail);
+
 // An open pack: tail, plan and index are checked against each other, so that its size bounds what
 // reading it allocates. Not thread-safe.
 class PackReader {
@@ -25,15 +29,22 @@ class PackReader {
   // `expected`: the tail that the manifest has; another one is DATA_LOSS.
   static Result<std::unique_ptr<PackReader>> Open(FileSystem& fs, const std::string& path,
                                                   const PackTail& expected);
+  // The same for a pack that another one refers to.
+  static Result<std::unique_ptr<PackReader>> Open(FileSystem& fs, const std::string& path,
+                                                  const PackSource& expected);
 
   const PackTail& tail() const { return tail_; }
   const Plan& plan() const { return plan_; }
   const std::vector<PackSource>& sources() const { return sources_; }
   const std::vector<PackIndexEntry>& index() const { return index_; }
 
-  // Reads, decodes and checks a chunk into `raw` (resized). DATA_LOSS names path, chunk and what it
-  // holds; NOT_FOUND when the chunk isn't in this pack.
-  Status ReadChunk(uint64_t chunk, std::string& raw);
+  const std::string& path() const { return path_; }
+  // Null: the chunk isn't in this pack.
+  const PackIndexEntry* Find(uint64_t chunk) const;
+  // "<path>: chunk 12 (tensor 'w')".
+  std::string Describe(uint64_t chunk) const;
+  // The frames of an entry of index(), as they are in the file.
+  Status ReadFrames(const PackIndexEntry& entry, std::string& frames);
   uint64_t bytes_read() const { return bytes_read_; }
 
  private:
@@ -52,12 +63,7 @@ class PackReader {
   const Plan plan_;
   const std::vector<PackSource> sources_;
   const std::vector<PackIndexEntry> index_;
-  FrameDecoder decoder_;
-  std::string frame_;
   uint64_t bytes_read_ = 0;
 };
-
-// Every chunk of a pack. DATA_LOSS lists the damaged ones (the first 20) with what they hold.
-Status VerifyPack(FileSystem& fs, const std::string& path, const PackTail& expected);
 
 }  // namespace godwit::ckpt

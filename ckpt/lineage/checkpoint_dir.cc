@@ -121,6 +121,32 @@ Result<Scan> ScanDir(FileSystem& fs, const std::string& dir) {
   return scan;
 }
 
+// The packs that one of `tails` refers to, all there and as they were then.
+Status CheckSources(FileSystem& fs, const std::string& dir, const SaveId& save,
+                    const std::vector<PackTail>& tails) {
+  std::set<std::pair<SaveId, uint32_t>> checked;
+  for (const PackTail& tail : tails) {
+    GODWIT_ASSIGN_OR_RETURN(const auto sources,
+                            ReadPackSources(fs, PackPath(dir, save, tail.rank), tail));
+    for (const PackSource& source : sources) {
+      if (!checked.emplace(source.save, source.rank).second) continue;
+      const std::string path = PackPath(dir, source.save, source.rank);
+      const auto what = [&] {
+        return fmt::format("{}: rank {} refers to {}", ToString(save), tail.rank, path);
+      };
+      const auto found = ReadPackTail(fs, path);
+      if (found.status().code() == StatusCode::kNotFound) {
+        return DataLossError(what() + ", which is missing");
+      }
+      if (!found.ok()) return found.status().Annotate(what());
+      if (TailDigest(EncodePackTail(*found)) != source.tail_digest) {
+        return DataLossError(what() + ", which is another pack now");
+      }
+    }
+  }
+  return OkStatus();
+}
+
 // Manifest and all tails. DATA_LOSS when it is damaged or a pack is missing, ABORTED when the
 // manifest itself has vanished.
 Result<Manifest> CheckCommit(FileSystem& fs, const std::string& dir, const SaveId& save,
@@ -150,7 +176,11 @@ Result<Manifest> CheckCommit(FileSystem& fs, const std::string& dir, const SaveI
       return DataLossError(fmt::format("{}: its tail is not the one that was committed", path));
     }
   }
-  return manifest;
+  const Status sources = CheckSources(fs, dir, save, manifest->tails);
+  if (sources.ok()) return manifest;
+  if (fs.Stat(ManifestPath(dir, save)).status().code() == StatusCode::kNotFound) return vanished();
+  // A pack of its own that has no sources to read any more is damage, too.
+  return sources.code() == StatusCode::kNotFound ? DataLossError(sources.message()) : sources;
 }
 
 // The packs of a save that is not committed.
@@ -283,6 +313,35 @@ Status Publish(FileSystem& fs, const std::string& dir, const Manifest& manifest)
   return fs.SyncDir(ManifestsDir(dir));
 }
 
+// Adds to `saves` all whose packs one of them refers to, over any number of steps. What can't be
+// read refers to nothing any more.
+Status AddReferred(FileSystem& fs, const std::string& dir, std::set<SaveId>& saves) {
+  std::vector<SaveId> open(saves.begin(), saves.end());
+  while (!open.empty()) {
+    const SaveId save = open.back();
+    open.pop_back();
+    auto entries = fs.List(SaveDir(dir, save));
+    if (entries.status().code() == StatusCode::kNotFound) continue;
+    if (!entries.ok()) return entries.status();
+    for (const DirEntry& e : *entries) {
+      if (!e.name.ends_with(".pack")) continue;
+      const std::string path = JoinPath(SaveDir(dir, save), e.name);
+      const auto tail = ReadPackTail(fs, path);
+      auto sources = tail.ok() ? ReadPackSources(fs, path, *tail) : tail.status();
+      if (sources.status().code() == StatusCode::kDataLoss ||
+          sources.status().code() == StatusCode::kNotFound) {
+        continue;
+      }
+      if (!sources.ok()) return sources.status();
+      for (const PackSource& source : *sources) {
+        // Each source is older than what refers to it (ParsePackSources): this comes to an end.
+        if (saves.insert(source.save).second) open.push_back(source.save);
+      }
+    }
+  }
+  return OkStatus();
+}
+
 Status RemoveSaveDir(FileSystem& fs, const std::string& dir, const SaveId& save) {
   const std::string path = SaveDir(dir, save);
   auto entries = fs.List(path);
@@ -314,6 +373,9 @@ std::string SaveDir(const std::string& dir, const SaveId& save) {
 }
 std::string PackPath(const std::string& dir, const SaveId& save, uint32_t rank) {
   return JoinPath(SaveDir(dir, save), fmt::format("{:05}.pack", rank));
+}
+ChunkReader::PackPathFn PacksOf(const std::string& dir) {
+  return [dir](const SaveId& save, uint32_t rank) { return PackPath(dir, save, rank); };
 }
 std::string ManifestPath(const std::string& dir, const SaveId& save) {
   return JoinPath(ManifestsDir(dir), ToString(save));
@@ -358,7 +420,7 @@ Result<Manifest> ReadManifest(FileSystem& fs, const std::string& dir, const Save
 Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manifest) {
   std::string damage;
   for (const PackTail& tail : manifest.tails) {
-    const Status s = VerifyPack(fs, PackPath(dir, manifest.save, tail.rank), tail);
+    const Status s = VerifyPack(fs, PackPath(dir, manifest.save, tail.rank), tail, PacksOf(dir));
     if (s.ok()) continue;
     if (s.code() != StatusCode::kDataLoss && s.code() != StatusCode::kNotFound) return s;
     damage += (damage.empty() ? "" : "; ") + s.message();
@@ -397,6 +459,9 @@ Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& 
     GODWIT_RETURN_IF_ERROR(fs.SyncDir(SaveDir(dir, save)));
     GODWIT_RETURN_IF_ERROR(fs.SyncDir(PacksDir(dir)));
     GODWIT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(save, packs.tails));
+    const Status sources = CheckSources(fs, dir, save, manifest.tails);
+    if (sources.code() == StatusCode::kDataLoss) continue;  // as good as incomplete
+    GODWIT_RETURN_IF_ERROR(sources);
     GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
     newest = CommitOf(manifest);
   }
@@ -461,6 +526,8 @@ Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& 
     return OkStatus();
   };
   GODWIT_RETURN_IF_ERROR(check_term());
+  // What it refers to may have been removed since its packs were begun.
+  GODWIT_RETURN_IF_ERROR(CheckSources(fs, dir, save, manifest.tails));
   GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
   // Again: only a commit that a new term can't have missed is acknowledged (BeginTerm).
   GODWIT_RETURN_IF_ERROR(check_term());
@@ -543,10 +610,18 @@ Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t ke
   // Fewer than `keep` are intact: what is damaged may be all that is left of older state.
   if (kept < keep) oldest = SaveId{};
 
+  // What stays, and all that it refers to, manifests included: a base stays a commit.
+  std::set<SaveId> roots;
+  for (const SaveId& save : scan.manifests) {
+    if (lineage.WhyNot(save).empty() && save >= *oldest) roots.insert(save);
+  }
+  for (const SaveId& save : scan.packs) {
+    if (!scan.manifests.contains(save) && save > *newest) roots.insert(save);
+  }
+  GODWIT_RETURN_IF_ERROR(AddReferred(fs, dir, roots));
   std::set<SaveId> doomed;
   for (const SaveId& save : scan.manifests) {
-    const bool in_lineage = lineage.WhyNot(save).empty();
-    if (!in_lineage || save < *oldest) doomed.insert(save);
+    if (!roots.contains(save)) doomed.insert(save);
   }
   if (!doomed.empty()) {
     for (const SaveId& save : doomed) {
@@ -558,7 +633,7 @@ Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t ke
   bool removed = false;
   for (const SaveId& save : scan.packs) {
     const bool committed = scan.manifests.contains(save);
-    if (committed ? !doomed.contains(save) : save > *newest) continue;
+    if (committed ? !doomed.contains(save) : roots.contains(save)) continue;
     GODWIT_RETURN_IF_ERROR(RemoveSaveDir(fs, dir, save));
     removed = true;
   }

@@ -13,6 +13,7 @@
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/save_id.h"
 #include "ckpt/format/term.h"
+#include "ckpt/io/chunk_reader.h"
 
 namespace godwit::ckpt {
 
@@ -115,6 +116,8 @@ Status VerifyPacks(FileSystem& fs, const std::string& dir, const Manifest& manif
 
 std::string SaveDir(const std::string& dir, const SaveId& save);
 std::string PackPath(const std::string& dir, const SaveId& save, uint32_t rank);
+// PackPath in `dir`.
+ChunkReader::PackPathFn PacksOf(const std::string& dir);
 std::string ManifestPath(const std::string& dir, const SaveId& save);
 std::string TermPath(const std::string& dir, uint64_t term);
 

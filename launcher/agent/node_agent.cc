@@ -319,6 +319,7 @@ void NodeAgent::OnClaimed(const ClaimedEvent& event) {
   slot.claimed = true;
   slot.claim = event.claim;
   slot.memory.arena.reset();  // the new worker may lay it out anew
+  slot.memory.history.reset();
   proto::AgentReport report;
   *report.mutable_worker_claimed() = ClaimOf(slot, event.claim.slot);
   Report(std::move(report));
@@ -728,6 +729,7 @@ void NodeAgent::Do(const proto::Persist& order, MonotonicTime now) {
       job.slot = i;
       job.memory = slot.memory.mapping;
       job.arena = slot.memory.arena;
+      job.history = slot.memory.history;
       job.options.directory = order.directory();
       job.options.save = save;
       job.options.snapshot_epoch = name.first;
@@ -806,6 +808,7 @@ void NodeAgent::OnPersisted(PersistResult result, MonotonicTime) {
 void NodeAgent::Do(const proto::Committed& order) {
   for (Slot& slot : slots_) {
     if (slot.channel) slot.channel->SetCommitted(order.save().step());
+    if (slot.memory.history) slot.memory.history->Committed(SaveOf(order.save()));
   }
 }
 
@@ -948,6 +951,7 @@ void NodeAgent::PassOn(uint32_t index, bool again) {
   if (said->staged_step && said->staged_step != slot.seen_staged) {
     slot.seen_staged = said->staged_step;
     slot.memory.arena.reset();  // the worker may have laid it out anew since we looked
+    slot.memory.history.reset();
     TellSnapshots(index);
   }
   proto::AgentReport report;
@@ -979,6 +983,7 @@ std::vector<ckpt::SlotInfo> NodeAgent::WholeSnapshots(Slot* slot) {
       return {};
     }
     memory.arena = std::move(*arena);
+    memory.history = std::make_shared<ckpt::PackHistory>(ckpt::BaseLimits{});
   }
   std::vector<ckpt::SlotInfo> whole = memory.arena->slots();
   std::erase_if(whole, [](const auto& info) { return info.state != ckpt::SlotState::kWhole; });

@@ -94,8 +94,9 @@ class NodeAgent {
   // when the keeper, and with it the memory's use for a restart, is gone.
   struct Memory {
     std::shared_ptr<const SharedMapping> mapping;
-    std::optional<ckpt::Arena> arena;  // nothing whole was ever seen in it: none
-    bool restorable = true;            // a new worker of this slot gets the same memory
+    std::optional<ckpt::Arena> arena;            // nothing whole was ever seen in it: none
+    std::shared_ptr<ckpt::PackHistory> history;  // of `arena`
+    bool restorable = true;                      // a new worker of this slot gets the same memory
   };
   struct Slot {
     std::unique_ptr<AgentChannel> channel;

@@ -53,6 +53,7 @@ void Persister::Run(Lane* lane) {
       if (!give_up) lane->cancel = false;
     }
     job.options.cancel = &lane->cancel;
+    job.options.history = job.history.get();
     PersistResult result;
     result.slot = job.slot;
     result.save = job.options.save;

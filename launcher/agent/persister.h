@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "ckpt/engine/arena.h"
+#include "ckpt/engine/pack_history.h"
 #include "ckpt/engine/pack_writer.h"
 
 namespace godwit {
@@ -24,7 +25,8 @@ struct PersistJob {
   uint32_t slot = 0;
   std::shared_ptr<const SharedMapping> memory;
   std::optional<ckpt::Arena> arena;
-  ckpt::WritePackOptions options;  // `cancel` is set by the persister
+  std::shared_ptr<ckpt::PackHistory> history;
+  ckpt::WritePackOptions options;  // `cancel` and `history` are set by the persister
   bool alone = false;              // gives up jobs without a deadline, to have disk and memory
 };
 
