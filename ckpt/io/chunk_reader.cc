@@ -41,8 +41,8 @@ Result<ChunkReader::Place> ChunkReader::Follow(PackReader& pack, const PackIndex
   }
   place.entry = place.pack->Find(entry.source_chunk);
   if (!place.entry) {
-    return DataLossError(fmt::format("{}: {} has no chunk {}", context(), place.pack->path(),
-                                     entry.source_chunk));
+    return DataLossError(
+        fmt::format("{}: {} has no chunk {}", context(), place.pack->path(), entry.source_chunk));
   }
   const PackIndexEntry& to = *place.entry;
   if (to.kind == ChunkKind::kReference || to.depth != depth || to.raw_bytes != entry.raw_bytes ||
