@@ -92,8 +92,8 @@ Status ChunkEncoder::Impl::Prepare() {
        {std::pair{ZSTD_c_compressionLevel, -50},
         std::pair{ZSTD_c_literalCompressionMode, static_cast<int>(ZSTD_ps_enable)}}) {
     if (const size_t n = ZSTD_CCtx_setParameter(huffman, parameter, value); ZSTD_isError(n)) {
-      return InternalError(fmt::format("zstd: parameter {}: {}", static_cast<int>(parameter),
-                                       ZSTD_getErrorName(n)));
+      return InternalError(
+          fmt::format("zstd: parameter {}: {}", static_cast<int>(parameter), ZSTD_getErrorName(n)));
     }
   }
   if (const size_t n = ZSTD_CCtx_setParameter(zstd, ZSTD_c_compressionLevel, 1); ZSTD_isError(n)) {
@@ -106,9 +106,9 @@ Status ChunkEncoder::Impl::EncodePlane(ByteSpan plane, PlaneCoding coding, std::
   if (coding != PlaneCoding::kRaw && !plane.empty()) {
     const size_t before = out.size();
     out.resize(before + ZSTD_compressBound(plane.size()));
-    const size_t n = ZSTD_compress2(coding == PlaneCoding::kHuffman ? huffman : zstd,
-                                    out.data() + before, out.size() - before, plane.data(),
-                                    plane.size());
+    const size_t n =
+        ZSTD_compress2(coding == PlaneCoding::kHuffman ? huffman : zstd, out.data() + before,
+                       out.size() - before, plane.data(), plane.size());
     if (ZSTD_isError(n)) {
       out.resize(before);
       return ResourceExhaustedError(
@@ -163,8 +163,7 @@ Status ChunkEncoder::Encode(ByteSpan raw, ByteSpan base, const ChunkEncoding& en
     count = raw.size() / encoding.width;
   }
   for (size_t p = 0; p < planes; ++p) {
-    const ByteSpan plane =
-        p + 1 < planes ? all.subspan(p * count, count) : all.subspan(p * count);
+    const ByteSpan plane = p + 1 < planes ? all.subspan(p * count, count) : all.subspan(p * count);
     if (Status s = m.EncodePlane(plane, encoding.planes[p], out); !s.ok()) {
       out.resize(before);
       return s;
@@ -282,8 +281,8 @@ Status ChunkDecoder::Decode(ByteSpan payload, uint8_t transform, uint8_t width, 
     }
     const size_t length = ZSTD_findFrameCompressedSize(payload.data(), payload.size());
     if (ZSTD_isError(length) || (last && length != payload.size())) {
-      return DataLossError(fmt::format("{} bytes are not exactly {} zstd frames", payload.size(),
-                                       planes - p));
+      return DataLossError(
+          fmt::format("{} bytes are not exactly {} zstd frames", payload.size(), planes - p));
     }
     const ByteSpan frame = payload.first(length);
     payload = payload.subspan(length);

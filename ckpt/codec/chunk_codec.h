@@ -42,9 +42,9 @@ class ChunkEncoder {
   // raw. `base` for kDeltaPlanes alone: as large as `raw`. RESOURCE_EXHAUSTED without memory.
   Status Encode(ByteSpan raw, ByteSpan base, const ChunkEncoding& encoding, std::string& out);
 
-  // The encoding that makes samples of `raw` smallest: `width` is that of its elements (1, 2, 4, 8),
-  // `is_float` allows rotated planes, and differences when `base` isn't empty. Costs about as much
-  // as encoding 200 KiB a few times.
+  // The encoding that makes samples of `raw` smallest: `width` is that of its elements (1, 2, 4,
+  // 8), `is_float` allows rotated planes, and differences when `base` isn't empty. Costs about as
+  // much as encoding 200 KiB a few times.
   Result<ChunkEncoding> Choose(ByteSpan raw, ByteSpan base, uint8_t width, bool is_float);
 
  private:

@@ -57,8 +57,7 @@ std::vector<ChunkEncoding> AllEncodings() {
     ChunkEncoding e;
     e.planes.fill(coding);
     out.push_back(e);
-    for (Transform t :
-         {Transform::kPlanes, Transform::kRotatedPlanes, Transform::kDeltaPlanes}) {
+    for (Transform t : {Transform::kPlanes, Transform::kRotatedPlanes, Transform::kDeltaPlanes}) {
       for (uint8_t width : {2, 4, 8}) {
         e.transform = t;
         e.width = width;
@@ -105,8 +104,7 @@ TEST(ChunkCodecTest, AllKernelsGiveTheSameBytes) {
     for (uint8_t width : {2, 4, 8}) {
       const std::string raw = RandomBytes(rng, count * width);
       const std::string base = RandomBytes(rng, count * width);
-      for (Transform t :
-           {Transform::kPlanes, Transform::kRotatedPlanes, Transform::kDeltaPlanes}) {
+      for (Transform t : {Transform::kPlanes, Transform::kRotatedPlanes, Transform::kDeltaPlanes}) {
         std::string first;
         for (const PlaneKernels* k : all) {
           std::string planes(raw.size(), '\0');
@@ -164,8 +162,7 @@ TEST(ChunkCodecTest, ASmallStepIsWrittenAsADifference) {
     std::memcpy(raw.data() + i, &v, 4);
   }
   ChunkEncoder encoder;
-  ASSERT_OK_AND_ASSIGN(const ChunkEncoding e,
-                       encoder.Choose(AsBytes(raw), AsBytes(base), 4, true));
+  ASSERT_OK_AND_ASSIGN(const ChunkEncoding e, encoder.Choose(AsBytes(raw), AsBytes(base), 4, true));
   EXPECT_EQ(e.transform, Transform::kDeltaPlanes);
   EXPECT_LT(RoundTrip(raw, base, e).size(), raw.size() * 2 / 3);
   // What has nothing to do with the base is not.
@@ -229,8 +226,8 @@ TEST(ChunkCodecTest, AnUnknownTransformIsNamed) {
   ChunkDecoder decoder;
   std::string out(8, '\0');
   for (const auto& [transform, width] : {std::pair{4, 4}, {1, 3}, {1, 0}, {0, 4}, {255, 255}}) {
-    EXPECT_THAT(decoder.Decode({}, static_cast<uint8_t>(transform), static_cast<uint8_t>(width),
-                               {}, Mutable(out)),
+    EXPECT_THAT(decoder.Decode({}, static_cast<uint8_t>(transform), static_cast<uint8_t>(width), {},
+                               Mutable(out)),
                 StatusIs(StatusCode::kFailedPrecondition,
                          HasSubstr("transform " + std::to_string(transform))));
   }

@@ -39,6 +39,22 @@ void PackHistory::Forget() {
   waiting_.swap(waiting);
 }
 
+bool PackHistory::Encoding() {
+  MutexLock lock(mutex_);
+  encoding_ = WorthEncoding(rates_, encoding_);
+  return encoding_;
+}
+
+void PackHistory::Measured(const SaveRates& rates) {
+  MutexLock lock(mutex_);
+  // A save that was stored says nothing about encoding.
+  if (rates.encode_bytes_per_s > 0) {
+    rates_.encode_bytes_per_s = rates.encode_bytes_per_s;
+    rates_.ratio = rates.ratio;
+  }
+  if (rates.storage_bytes_per_s > 0) rates_.storage_bytes_per_s = rates.storage_bytes_per_s;
+}
+
 std::shared_ptr<const KeptPack> PackHistory::Base(uint64_t term) const {
   MutexLock lock(mutex_);
   if (!base_ || base_->contents.pack.save.term != term) return nullptr;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/mutex.h"
+#include "ckpt/codec/encoding_memory.h"
 #include "ckpt/engine/arena_rep.h"
 #include "ckpt/engine/base_choice.h"
 
@@ -17,9 +18,10 @@ struct KeptPack {
   std::optional<SlotPin> snapshot;
 };
 
-// What one rank's writer keeps from save to save, so that the next save can refer to the last one
-// that counts. Only a committed save of the same term is ever referred to: what is not committed
-// may never be, and a new term may have gone back behind the save. Thread-safe.
+// What one rank's writer keeps from save to save: what it has learned about encoding the state, and
+// the last save that counts, so that the next one can refer to it. Only a committed save of the
+// same term is ever referred to: what is not committed may never be, and a new term may have gone
+// back behind the save. Thread-safe.
 class PackHistory {
  public:
   explicit PackHistory(BaseLimits limits) : limits_(limits) {}
@@ -37,11 +39,19 @@ class PackHistory {
   // Null: none of that term.
   std::shared_ptr<const KeptPack> Base(uint64_t term) const;
 
+  EncodingMemory& encodings() { return encodings_; }
+  // Whether the next save is to be encoded, by what earlier ones measured.
+  bool Encoding();
+  void Measured(const SaveRates& rates);
+
  private:
   static constexpr size_t kMostKept = 2;
 
   const BaseLimits limits_;
+  EncodingMemory encodings_;
   mutable Mutex mutex_;
+  SaveRates rates_ GUARDED_BY(mutex_);
+  bool encoding_ GUARDED_BY(mutex_) = true;
   std::shared_ptr<const KeptPack> base_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<const KeptPack>> waiting_ GUARDED_BY(mutex_);
 };

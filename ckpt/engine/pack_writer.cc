@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +15,8 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "base/thread.h"
-#include "ckpt/codec/frame.h"
+#include "ckpt/codec/chunk_codec.h"
+#include "ckpt/codec/encoding_memory.h"
 #include "ckpt/engine/arena_rep.h"
 #include "ckpt/engine/base_choice.h"
 #include "ckpt/format/pack.h"
@@ -30,15 +32,21 @@ struct Encoded {
   Status status;
   PackIndexEntry entry;  // but its place in the file, and its source is one of BaseChoice's
   std::string frames;
+  double encode_s = 0;  // of processor time; 0: stored as it is
 };
+
+double ThreadSeconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
 
 // Encodes the chunks of a snapshot. Thread-safe but for Worker.
 class Share {
  public:
   // What a thread works with.
   struct Worker {
-    explicit Worker(int level) : encoder(level) {}
-    FrameEncoder encoder;
+    ChunkEncoder encoder;
     std::string raw;
     std::string base;
   };
@@ -55,10 +63,20 @@ class Share {
   const BaseChoice& choice() const { return choice_; }
   const KeptPack* base() const { return base_.get(); }
 
-  Encoded Encode(size_t i, Worker& worker) const;
+  bool encoding() const { return encoding_; }
+
+  Encoded Encode(size_t i, Worker& worker);
+  // All chunks were encoded.
+  void Done() { encodings().EndSave(); }
 
  private:
   Status Load(const StagedChunk& staged, std::string& raw) const;
+  // The same chunk of the base's snapshot. False: it is not what was committed any more.
+  bool LoadBase(const StagedChunk& staged, std::string& raw) const;
+  Status EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out);
+  EncodingMemory& encodings() {
+    return options_.history ? options_.history->encodings() : own_encodings_;
+  }
 
   const std::shared_ptr<Arena::Rep>& rep_;
   const WritePackOptions& options_;
@@ -66,6 +84,8 @@ class Share {
   std::shared_ptr<const KeptPack> base_;
   std::vector<StagedChunk> staged_;
   BaseChoice choice_;
+  EncodingMemory own_encodings_;
+  bool encoding_ = true;
   uint64_t raw_bytes_ = 0;
 };
 
@@ -80,6 +100,7 @@ void Share::Choose(const std::vector<ChunkMeta>& table) {
   if (options_.history) {
     limits = options_.history->limits();
     base_ = options_.history->Base(options_.save.term);
+    encoding_ = options_.history->Encoding();
   }
   limits.deltas = limits.deltas && base_ && base_->snapshot;
   choice_ = ChooseBase(rep_->plan, options_.rank, options_.world_size, staged_,
@@ -100,7 +121,54 @@ Status Share::Load(const StagedChunk& staged, std::string& raw) const {
       info_.step, rep_->plan.Describe(chunk), digest.ToHex(), staged.digest.ToHex()));
 }
 
-Encoded Share::Encode(size_t i, Worker& worker) const {
+bool Share::LoadBase(const StagedChunk& staged, std::string& raw) const {
+  const auto& index = base_->contents.index;
+  const auto it =
+      std::lower_bound(index.begin(), index.end(), staged.chunk,
+                       [](const PackIndexEntry& e, uint64_t chunk) { return e.chunk < chunk; });
+  if (it == index.end() || it->chunk != staged.chunk) return false;
+  const Chunk chunk = rep_->plan.chunk(staged.chunk);
+  raw.assign(reinterpret_cast<const char*>(rep_->data(base_->snapshot->slot()) + chunk.offset),
+             staged.bytes);
+  return DigestOf(AsBytes(raw)) == it->digest;
+}
+
+Status Share::EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out) {
+  if (!encoding_) return worker.encoder.Encode(AsBytes(worker.raw), {}, {}, out.frames);
+  const double start = ThreadSeconds();
+  const Chunk chunk = rep_->plan.chunk(staged_[i].chunk);
+  // Chunks of one tensor are alike; small ones that share a chunk go by the first.
+  const uint32_t tensor = rep_->plan.segment(chunk, 0).entry;
+  const ByteSpan base = delta ? AsBytes(worker.base) : ByteSpan();
+  auto encoding = encodings().Get(tensor, delta);
+  if (!encoding) {
+    const bool is_float = chunk.dtype == DType::kF64 || chunk.dtype == DType::kF32 ||
+                          chunk.dtype == DType::kBF16 || chunk.dtype == DType::kF16;
+    const auto width = static_cast<uint8_t>(chunk.is_blob ? 1 : ByteSize(chunk.dtype));
+    GODWIT_ASSIGN_OR_RETURN(encoding,
+                            worker.encoder.Choose(AsBytes(worker.raw), base, width, is_float));
+    encodings().Chosen(tensor, delta, *encoding);
+  }
+  GODWIT_RETURN_IF_ERROR(worker.encoder.Encode(
+      AsBytes(worker.raw), encoding->transform == Transform::kDeltaPlanes ? base : ByteSpan(),
+      *encoding, out.frames));
+  encodings().Achieved(tensor, delta, worker.raw.size(), out.frames.size());
+  PackIndexEntry& e = out.entry;
+  if (encoding->transform != Transform::kNone) {
+    e.transform = static_cast<uint8_t>(encoding->transform);
+    e.width = encoding->width;
+  }
+  if (encoding->transform == Transform::kDeltaPlanes) {
+    e.kind = ChunkKind::kDelta;
+    e.source = choice_.chunks[i].source;
+    e.source_chunk = choice_.chunks[i].source_chunk;
+    e.depth = choice_.chunks[i].depth;
+  }
+  out.encode_s = ThreadSeconds() - start;
+  return OkStatus();
+}
+
+Encoded Share::Encode(size_t i, Worker& worker) {
   const StagedChunk& staged = staged_[i];
   const ChunkChoice& choice = choice_.chunks[i];
   Encoded out;
@@ -115,7 +183,9 @@ Encoded Share::Encode(size_t i, Worker& worker) const {
     return out;
   }
   out.status = Load(staged, worker.raw);
-  if (out.status.ok()) out.status = worker.encoder.Encode(AsBytes(worker.raw), out.frames);
+  if (!out.status.ok()) return out;
+  const bool delta = choice.kind == ChunkKind::kDelta && LoadBase(staged, worker.base);
+  out.status = EncodeFrames(i, delta, worker, out);
   out.entry.frame_bytes = out.frames.size();
   return out;
 }
@@ -124,8 +194,7 @@ Encoded Share::Encode(size_t i, Worker& worker) const {
 // each thread are held.
 class Pipeline {
  public:
-  Pipeline(const Share& share, int level, uint32_t threads)
-      : share_(share), level_(level), slots_(size_t{threads} * kAhead) {
+  Pipeline(Share& share, uint32_t threads) : share_(share), slots_(size_t{threads} * kAhead) {
     for (uint32_t t = 0; t < threads; ++t) {
       threads_.emplace_back("gw-encode", [this](StopToken) { Run(); });
     }
@@ -155,7 +224,7 @@ class Pipeline {
   static constexpr size_t kAhead = 2;
 
   void Run() {
-    Share::Worker worker(level_);
+    Share::Worker worker;
     for (;;) {
       size_t i = 0;
       {
@@ -173,8 +242,7 @@ class Pipeline {
     }
   }
 
-  const Share& share_;
-  const int level_;
+  Share& share_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::optional<Encoded>> slots_ GUARDED_BY(mutex_);
@@ -202,9 +270,17 @@ class Writer {
   Status MakeDir();
   Status CheckSpace(const Share& share, const std::string& dir);
   // All but the tail, which is returned.
-  Result<PackTail> WriteBody(WritableFile& file, const SlotInfo& info, const Share& share);
+  Result<PackTail> WriteBody(WritableFile& file, const SlotInfo& info, Share& share);
   Status StillGoing() const;
   uint32_t Threads() const;
+  // Adds to storage_s_.
+  template <typename F>
+  Status Timed(F io) {
+    const MonotonicTime start = clock_.Monotonic();
+    Status status = io();
+    storage_s_ += std::chrono::duration<double>(clock_.Monotonic() - start).count();
+    return status;
+  }
   // For the next save to refer to.
   void Remember(const PackTail& tail, SlotPin pin);
 
@@ -215,6 +291,8 @@ class Writer {
   const std::string path_;
   std::vector<PackIndexEntry> index_;
   std::vector<PackSource> sources_;
+  double storage_s_ = 0;  // that the file took
+  SaveRates rates_;
   uint64_t need_ = 0;
   WrittenPack written_;
 };
@@ -295,7 +373,7 @@ uint32_t Writer::Threads() const {
   return std::clamp<uint32_t>(wanted, 1, kMostThreads);
 }
 
-Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, const Share& share) {
+Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Share& share) {
   const Plan& plan = rep_->plan;
   std::string out = EncodePackHeader({options_.save, options_.rank, options_.world_size});
   uint64_t offset = out.size();
@@ -309,10 +387,13 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, con
   std::optional<Pipeline> pipeline;
   std::optional<Share::Worker> worker;
   if (threads > 1) {
-    pipeline.emplace(share, options_.zstd_level, threads);
+    pipeline.emplace(share, threads);
   } else {
-    worker.emplace(options_.zstd_level);
+    worker.emplace();
   }
+  double encode_s = 0;
+  uint64_t encoded_raw_bytes = 0;
+  uint64_t encoded_bytes = 0;
   index_.reserve(share.size());
   for (size_t i = 0; i < share.size(); ++i) {
     GODWIT_RETURN_IF_ERROR(StillGoing());
@@ -343,11 +424,21 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, con
     }
     max_depth = std::max<uint32_t>(max_depth, e.depth);
     index_.push_back(e);
+    if (encoded.encode_s > 0) {
+      encode_s += encoded.encode_s;
+      encoded_raw_bytes += e.raw_bytes;
+      encoded_bytes += e.frame_bytes;
+    }
     out += encoded.frames;
     if (out.size() >= options_.append_bytes) {
-      GODWIT_RETURN_IF_ERROR(file.Append(AsBytes(out)));
+      GODWIT_RETURN_IF_ERROR(Timed([&] { return file.Append(AsBytes(out)); }));
       out.clear();
     }
+  }
+  share.Done();
+  if (encode_s > 0 && encoded_raw_bytes > 0) {
+    rates_.encode_bytes_per_s = static_cast<double>(encoded_raw_bytes) / encode_s * threads;
+    rates_.ratio = static_cast<double>(encoded_bytes) / static_cast<double>(encoded_raw_bytes);
   }
   PackTail tail;
   tail.save = options_.save;
@@ -379,7 +470,7 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, con
   out += plan.serialized();
   out += source_bytes;
   out += index_bytes;
-  GODWIT_RETURN_IF_ERROR(file.Append(AsBytes(out)));
+  GODWIT_RETURN_IF_ERROR(Timed([&] { return file.Append(AsBytes(out)); }));
   return tail;
 }
 
@@ -393,6 +484,12 @@ void Writer::Remember(const PackTail& tail, SlotPin pin) {
   kept.contents.index = std::move(index_);
   if (options_.history->limits().deltas) kept.snapshot.emplace(std::move(pin));
   options_.history->Written(std::move(kept));
+  // Small saves are all latency.
+  constexpr uint64_t kLeastBytes = 4 << 20;
+  if (storage_s_ > 0 && tail.file_bytes >= kLeastBytes) {
+    rates_.storage_bytes_per_s = static_cast<double>(tail.file_bytes) / storage_s_;
+  }
+  options_.history->Measured(rates_);
 }
 
 Result<WrittenPack> Writer::Run() {
@@ -432,7 +529,7 @@ Result<WrittenPack> Writer::Run() {
     GODWIT_RETURN_IF_ERROR(StillGoing());
     // Data before the tail: a tail that a crash leaves behind must not speak of bytes that are
     // lost.
-    GODWIT_RETURN_IF_ERROR(file->Sync());
+    GODWIT_RETURN_IF_ERROR(Timed([&] { return file->Sync(); }));
     GODWIT_RETURN_IF_ERROR(fs_.SyncDir(dir));
     GODWIT_RETURN_IF_ERROR(file->Append(AsBytes(written_.tail)));
     GODWIT_RETURN_IF_ERROR(file->Sync());

@@ -26,7 +26,6 @@ struct WritePackOptions {
   uint32_t rank = 0;  // must be those of the snapshot
   uint32_t world_size = 0;
   std::optional<MonotonicTime> deadline;  // none: the caller's thread runs at idle priority
-  int zstd_level = 1;
   // That encode, when there is a deadline; 0: as many as processors. Without one it is one.
   uint32_t threads = 0;
   // Of this rank's writer; null: nothing is referred to. On OK the pack was added to it.

@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace godwit::ckpt {
 
@@ -56,12 +58,14 @@ Result<ChunkReader::Place> ChunkReader::Follow(PackReader& pack, const PackIndex
   return place;
 }
 
-Status ChunkReader::ReadPlace(PackReader& pack, const PackIndexEntry& entry, std::string& raw) {
+Status ChunkReader::ReadPlace(PackReader& pack, const PackIndexEntry& entry, ByteSpan base,
+                              std::string& raw) {
   GODWIT_RETURN_IF_ERROR(pack.ReadFrames(entry, frames_));
   // raw_bytes is at most what the plan allows for this chunk (ParsePackIndex).
   raw.resize(entry.raw_bytes);
   const MutableByteSpan out{reinterpret_cast<std::byte*>(raw.data()), raw.size()};
-  if (Status s = decoder_.Decode(AsBytes(frames_), out); !s.ok()) {
+  if (Status s = decoder_.Decode(AsBytes(frames_), entry.transform, entry.width, base, out);
+      !s.ok()) {
     return s.Annotate(pack.Describe(entry.chunk));
   }
   if (const Digest128 digest = DigestOf(out); digest != entry.digest) {
@@ -77,10 +81,30 @@ Status ChunkReader::Read(PackReader& pack, uint64_t chunk, std::string& raw) {
   if (!entry) {
     return NotFoundError(fmt::format("{}: chunk {} is not in this pack", pack.path(), chunk));
   }
-  if (entry->kind != ChunkKind::kReference) return ReadPlace(pack, *entry, raw);
-  GODWIT_ASSIGN_OR_RETURN(const Place place, Follow(pack, *entry, entry->depth));
-  const Status read = ReadPlace(*place.pack, *place.entry, raw);
-  return read.ok() ? read : read.Annotate(pack.Describe(chunk) + " refers to another chunk");
+  // From the chunk back to one that is stored: each is the difference to the one behind it.
+  std::vector<Place> chain;
+  chain.push_back({nullptr, &pack, entry});
+  if (entry->kind == ChunkKind::kReference) {
+    GODWIT_ASSIGN_OR_RETURN(chain.back(), Follow(pack, *entry, entry->depth));
+  }
+  while (chain.back().entry->kind == ChunkKind::kDelta) {
+    const Place& last = chain.back();
+    GODWIT_ASSIGN_OR_RETURN(
+        Place next, Follow(*last.pack, *last.entry, static_cast<uint8_t>(last.entry->depth - 1)));
+    chain.push_back(std::move(next));
+  }
+  longest_chain_ = std::max(longest_chain_, static_cast<uint32_t>(chain.size() - 1));
+  for (size_t i = chain.size(); i-- > 0;) {
+    const Status read = ReadPlace(*chain[i].pack, *chain[i].entry,
+                                  i + 1 < chain.size() ? AsBytes(base_) : ByteSpan(), raw);
+    if (!read.ok()) {
+      return i == 0 && chain[0].pack == &pack
+                 ? read
+                 : read.Annotate(pack.Describe(chunk) + " refers to another chunk");
+    }
+    if (i > 0) base_.swap(raw);
+  }
+  return OkStatus();
 }
 
 uint64_t ChunkReader::bytes_read() const {

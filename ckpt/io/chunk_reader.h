@@ -9,7 +9,7 @@
 
 #include "base/file_system.h"
 #include "base/status.h"
-#include "ckpt/codec/frame.h"
+#include "ckpt/codec/chunk_codec.h"
 #include "ckpt/io/pack_reader.h"
 
 namespace godwit::ckpt {
@@ -25,7 +25,7 @@ class ChunkReader {
 
   // Reads, decodes and checks a chunk into `raw` (resized). NOT_FOUND when it isn't in the pack.
   // DATA_LOSS names path, chunk and what it holds, and the packs that led there. Memory: the chunk,
-  // its frames, and one chunk more where there are differences.
+  // its frames and its planes, and one chunk more where there are differences.
   Status Read(PackReader& pack, uint64_t chunk, std::string& raw);
 
   // Of packs that were opened here.
@@ -49,13 +49,14 @@ class ChunkReader {
 
   Result<Place> Follow(PackReader& pack, const PackIndexEntry& entry, uint8_t depth);
   Result<std::shared_ptr<PackReader>> Source(const PackSource& source);
-  Status ReadPlace(PackReader& pack, const PackIndexEntry& entry, std::string& raw);
+  Status ReadPlace(PackReader& pack, const PackIndexEntry& entry, ByteSpan base, std::string& raw);
 
   FileSystem& fs_;
   const PackPathFn path_;
   std::list<Open> open_;  // the last used first
-  FrameDecoder decoder_;
+  ChunkDecoder decoder_;
   std::string frames_;
+  std::string base_;
   uint64_t closed_bytes_ = 0;
   uint32_t longest_chain_ = 0;
 };
