@@ -46,6 +46,14 @@ std::string HumanBytes(uint64_t bytes);
 // "0 s", "250 ns", "1.5 ms", "42 s", "3m05s", "2h00m", "5d03h"; "-" before a negative one.
 std::string HumanDuration(Duration d);
 
+// "1 worker", "2 workers", "0 workers".
+std::string Count(uint64_t n, std::string_view noun);
+
+bool IsUtf8(std::string_view text);
+// With '?' for each byte that is no part of valid UTF-8: what programs print and how files are
+// called need not be, but a protobuf string must.
+std::string ValidUtf8(std::string text);
+
 // 2026-12-01T03:16:24.123Z; UTC.
 std::string FormatUnixTime(Duration unix_time);
 

@@ -123,6 +123,25 @@ TEST(StringsTest, HumanDurationPicksTheUnit) {
   EXPECT_EQ(HumanDuration(Duration::min()).substr(0, 1), "-");
 }
 
+TEST(StringsTest, OneOfAThingHasNoPlural) {
+  EXPECT_EQ(Count(0, "worker"), "0 workers");
+  EXPECT_EQ(Count(1, "worker"), "1 worker");
+  EXPECT_EQ(Count(2, "worker"), "2 workers");
+}
+
+TEST(StringsTest, GoodUtf8IsKeptAndBadReplaced) {
+  EXPECT_EQ(ValidUtf8("gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80"),
+            "gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80");
+  EXPECT_EQ(ValidUtf8("\xff"
+                      "a\xc3"),
+            "?a?");
+  EXPECT_EQ(ValidUtf8("\xe0\x80\x80"), "???");       // overlong
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");       // a surrogate
+  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");  // beyond U+10FFFF
+  EXPECT_TRUE(IsUtf8("gr\xc3\xbc\xc3\x9f"));
+  EXPECT_FALSE(IsUtf8("gr\xc3"));
+}
+
 TEST(StringsTest, UnixTimeIsUtcWithMilliseconds) {
   EXPECT_EQ(FormatUnixTime(Duration(0)), "1970-01-01T00:00:00.000Z");
   EXPECT_EQ(FormatUnixTime(milliseconds(1'700'000'000'123)), "2023-11-14T22:13:20.123Z");

@@ -259,8 +259,8 @@ Status Controller::Begin(Executor& executor) {
   size_t adopted = 0;
   for (const auto& [number, job] : jobs_) adopted += job.Placed() ? 1 : 0;
   AddEvent("", "scheduler-started",
-           fmt::format("{} slots on {} nodes; {} placed jobs taken over", cluster_.Capacity(),
-                       cluster_.nodes.size(), adopted));
+           fmt::format("{} on {}; {} taken over", Count(cluster_.Capacity(), "slot"),
+                       Count(cluster_.nodes.size(), "node"), Count(adopted, "placed job")));
   for (auto& [number, job] : jobs_) {
     if (!job.Placed()) continue;
     std::vector<ProcessRecord> processes;
@@ -523,12 +523,12 @@ Result<std::string> Controller::Submit(proto::JobSpec spec, const std::string& i
   number_of_[id] = record.number;
   if (!idempotency_key.empty()) id_of_key_[idempotency_key] = id;
   AddEvent(id, "submitted",
-           fmt::format(
-               "'{}' to quota '{}', {} workers, idle {}", record.spec.name(), record.spec.quota(),
-               record.spec.min_workers() == record.spec.max_workers()
-                   ? std::to_string(record.spec.min_workers())
-                   : fmt::format("{} to {}", record.spec.min_workers(), record.spec.max_workers()),
-               record.spec.idle()));
+           fmt::format("'{}' to quota '{}', {}, idle {}", record.spec.name(), record.spec.quota(),
+                       record.spec.min_workers() == record.spec.max_workers()
+                           ? Count(record.spec.min_workers(), "worker")
+                           : fmt::format("{} to {}", record.spec.min_workers(),
+                                         Count(record.spec.max_workers(), "worker")),
+                       record.spec.idle()));
   jobs_.emplace(record.number, std::move(job));
   RunPolicy(policy::JobSubmitted{std::move(policy_job)});
   Flush();
@@ -714,8 +714,8 @@ bool Controller::Report(const proto::MasterReport& report) {
     const proto::NoticeRecord& record = report.notice_record();
     batch_.notices.emplace_back(id, record);
     AddEvent(id, "notice-record",
-             fmt::format("safe at step {}, {} steps lost, {}{}", record.safe_step(),
-                         record.steps_lost(), record.in_time() ? "in time" : "late",
+             fmt::format("safe at step {}, {} lost, {}{}", record.safe_step(),
+                         Count(record.steps_lost(), "step"), record.in_time() ? "in time" : "late",
                          record.message().empty() ? "" : ": " + record.message()),
              Dump(NoticeJson(record)));
   }
@@ -879,7 +879,10 @@ void Controller::FinishAttempt(Job& job) {
           attempt.preemptor.empty()
               ? attempt.leave_reason
               : fmt::format("{} for {}", attempt.leave_reason, attempt.preemptor);
-      Requeue(job, fmt::format("left ({}){}", why, reason.empty() ? "" : ": " + reason));
+      // The master's own words mostly are the scheduler's, given back: "reclaim, for j-2".
+      const bool same = reason.empty() || reason == attempt.leave_reason ||
+                        reason.starts_with(attempt.leave_reason + ", for ");
+      Requeue(job, fmt::format("left ({}){}", why, same ? "" : ": " + reason));
     }
   } else if (state == "Lost") {
     ++job.record.losses;

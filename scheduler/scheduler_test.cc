@@ -263,7 +263,8 @@ class SchedulerTest : public ::testing::Test {
     return reply.directives(0);
   }
   // Acknowledges a notice, and leaves as a job does.
-  void LeaveFor(Master& master, const std::string& notice, uint64_t step) {
+  void LeaveFor(Master& master, const std::string& notice, uint64_t step,
+                const std::string& reason = "") {
     proto::MasterReport ack;
     ack.mutable_ack()->set_id(notice);
     ack.mutable_ack()->set_accepted(true);
@@ -281,12 +282,13 @@ class SchedulerTest : public ::testing::Test {
     node.mutable_status()->set_has_commit(true);
     node.mutable_status()->set_committed_step(step);
     EXPECT_TRUE(Report(master, node));
-    End(master, "Preempted", 75);
+    End(master, "Preempted", 75, false, reason);
   }
-  void End(Master& master, const std::string& state, int code, bool retryable = false) {
+  void End(Master& master, const std::string& state, int code, bool retryable = false,
+           const std::string& reason = "") {
     proto::MasterReport last;
     last.mutable_outcome()->set_state(state);
-    last.mutable_outcome()->set_reason("reason of " + state);
+    last.mutable_outcome()->set_reason(reason.empty() ? "reason of " + state : reason);
     last.mutable_outcome()->set_retryable(retryable);
     last.mutable_outcome()->set_exit_code(code);
     EXPECT_TRUE(Report(master, last));
@@ -336,8 +338,9 @@ TEST_F(SchedulerTest, AJobOnLentSlotsLeavesForTheirOwnerComesBackAndGrowsAgain) 
   EXPECT_EQ(nlohmann::json::parse(certificate_)["victims"][0]["job"], a);
   EXPECT_THAT(Explain(b), HasSubstr(a + " is leaving for it"));
 
-  LeaveFor(master, notice, 57);
-  WaitForEvent(a, "requeued");
+  LeaveFor(master, notice, 57, "reclaim, for " + b);
+  // The master's words are the scheduler's own, which are not said twice.
+  EXPECT_EQ(WaitForEvent(a, "requeued").message(), "left (reclaim for " + b + ")");
   Master b_master = Register(b);
   EXPECT_EQ(b_master.nodes.size(), 2u);
   Master again = Register(a);
@@ -381,7 +384,7 @@ TEST_F(SchedulerTest, ARestartedSchedulerFindsTheRunningJobAndItsNotice) {
   StartScheduler();
   EXPECT_THAT(WaitForEvent("", "scheduler-started").message(), HasSubstr("0 placed jobs"));
   EXPECT_THAT(WaitForEvent("", "scheduler-started").message(),
-              HasSubstr("1 placed jobs taken over"));
+              HasSubstr("1 placed job taken over"));
   // The same master process goes on reporting; the notice was not acknowledged.
   const proto::Directive directive = NextDirective(master);
   EXPECT_EQ(directive.notice().preemptor(), b);

@@ -6,45 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 
+#include "base/strings.h"
 #include "base/unique_fd.h"
 
 namespace godwit {
-
-namespace {
-
-// Length of the valid UTF-8 sequence at the start of text[at...]; 0: none (RFC 3629).
-size_t SequenceLength(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 && first < 0xf5   ? 4
-                        : first >= 0xe0 && first < 0xf0 ? 3
-                        : first >= 0xc2 && first < 0xe0 ? 2
-                                                        : 0;
-  if (length == 0 || at + length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const uint8_t second = byte(1);
-  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
-      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) {
-    return 0;
-  }
-  return length;
-}
-
-}  // namespace
-
-std::string ValidUtf8(std::string text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = SequenceLength(text, at);
-    if (length == 0) text[at] = '?';
-    at += std::max<size_t>(length, 1);
-  }
-  return text;
-}
 
 std::string LogTail(const std::string& path, size_t max_bytes) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -47,16 +47,5 @@ TEST_F(LogTailTest, GivesNothingOfWhatIsNotThere) {
   EXPECT_EQ(Tail("", 10), "");
 }
 
-TEST_F(LogTailTest, KeepsGoodUtf8AndReplacesBad) {
-  EXPECT_EQ(ValidUtf8("gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80"),
-            "gr\xc3\xbc\xc3\x9f \xf0\x9f\x98\x80");
-  EXPECT_EQ(ValidUtf8("\xff"
-                      "a\xc3"),
-            "?a?");
-  EXPECT_EQ(ValidUtf8("\xe0\x80\x80"), "???");       // overlong
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");       // a surrogate
-  EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80"), "????");  // beyond U+10FFFF
-}
-
 }  // namespace
 }  // namespace godwit

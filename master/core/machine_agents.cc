@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/strings.h"
 #include "master/core/machine.h"
 
 namespace godwit::master {
@@ -39,7 +40,7 @@ void Machine::On(const AgentAttached& e) {
   n.reported_epoch = 0;
   n.epoch_sent = false;
   for (const SlotReport& r : e.slot_reports) n.reported_epoch = std::max(n.reported_epoch, r.epoch);
-  Say(fmt::format("{} attached with {} slots", NodeName(e.node), e.slots));
+  Say(fmt::format("{} attached with {}", NodeName(e.node), Count(e.slots, "slot")));
   if (s_.ranks.empty()) {
     n.reports = e.slot_reports;  // until it is known which rank is where
     if (s_.phase != kWaiting) SendPhaseOrders(e.node);

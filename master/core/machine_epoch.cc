@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/strings.h"
 #include "master/core/machine.h"
 
 namespace godwit::master {
@@ -37,8 +38,8 @@ bool Machine::DealRanks() {
   uint64_t slots = 0;
   for (const NodeInfo& n : s_.nodes) slots += n.slots;
   if (slots < s_.config.workers) {
-    Fail(fmt::format("the job needs {} workers, its {} nodes have {} slots", s_.config.workers,
-                     s_.nodes.size(), slots),
+    Fail(fmt::format("the job needs {}, on {} there is room for {}",
+                     Count(s_.config.workers, "worker"), Count(s_.nodes.size(), "node"), slots),
          false, 78);
     return false;
   }
@@ -167,7 +168,7 @@ bool Machine::CheckClaims() {
   const auto& legal = first.legal_world_sizes;
   const auto world = static_cast<uint32_t>(s_.ranks.size());
   if (!legal.empty() && std::find(legal.begin(), legal.end(), world) == legal.end()) {
-    Fail(fmt::format("the program does not run on {} workers, only on {}", world,
+    Fail(fmt::format("the program does not run on {}, only on {}", Count(world, "worker"),
                      fmt::join(legal, ", ")),
          false, 78);
     return false;
@@ -347,13 +348,15 @@ void Machine::DecideResume() {
     redone = fmt::format(",\"steps_redone\":{}", steps);
     Tell(
         "restarted",
-        fmt::format("epoch {} goes on from {} at step {}; {} steps are done again", d.epoch, from,
-                    step, steps),
+        fmt::format("epoch {} goes on from {} at step {}; {} done again", d.epoch, from, step,
+                    Count(steps, "step")),
         fmt::format("{{\"epoch\":{},\"from\":\"{}\",\"step\":{}{}}}", d.epoch, from, step, redone));
   }
   Tell("resumed",
-       fmt::format("{} workers go on from step {} ({}: {})", s_.ranks.size(), step, from,
-                   decision.reason),
+       fmt::format("{} from step {} ({}: {})",
+                   s_.ranks.size() == 1 ? "1 worker goes on"
+                                        : fmt::format("{} workers go on", s_.ranks.size()),
+                   step, from, decision.reason),
        fmt::format("{{\"epoch\":{},\"term\":{},\"world_size\":{},\"from\":\"{}\",\"step\":{}}}",
                    d.epoch, s_.term, s_.ranks.size(), from, step));
 }
@@ -391,8 +394,10 @@ void Machine::Failure(FailureRecord record, bool distrust_memory, bool damaged_s
   } else if (restart) {
     record.action = "restarting in place";
   } else {
-    record.action = fmt::format("not restarted in place: {} of {} restarts are used",
-                                d.restarts_used, s_.config.max_restarts);
+    record.action = s_.config.max_restarts == 0
+                        ? "not restarted in place"
+                        : fmt::format("not restarted in place: {} of {} restarts are used",
+                                      d.restarts_used, s_.config.max_restarts);
   }
   const std::string message = record.message;
   Tell("failure", fmt::format("{}; {}", message, record.action),
@@ -404,9 +409,11 @@ void Machine::Failure(FailureRecord record, bool distrust_memory, bool damaged_s
   d.entered_at_failure = s_.max_entered;
   if (notice) return Abandon(message);
   if (!restart) {
-    return Fail(fmt::format("{} ({} of {} restarts in place are used)", message, d.restarts_used,
-                            s_.config.max_restarts),
-                true, 1);
+    const std::string used = s_.config.max_restarts == 0
+                                 ? ""
+                                 : fmt::format(" ({} of {} restarts in place are used)",
+                                               d.restarts_used, s_.config.max_restarts);
+    return Fail(message + used, true, 1);
   }
   d.failure_pending = true;
   if (!fall_back) ++d.restarts_used;

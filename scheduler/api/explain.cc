@@ -33,9 +33,10 @@ Status Explain(Controller& controller, const proto::GetJobRequest& request,
                                  record.reason.empty() ? "" : ": ", record.reason);
   if (job->Placed()) {
     const proto::JobInfo info = MakeJobInfo(controller, *job);
-    text += fmt::format("It has {} workers ({} in quota, {} idle) on {} nodes: {}.\n",
-                        info.workers(), info.guaranteed_workers(), info.idle_workers(),
-                        info.nodes_size(), info.resource());
+    text +=
+        fmt::format("It has {} ({} in quota, {} idle) on {}: {}.\n",
+                    Count(info.workers(), "worker"), info.guaranteed_workers(), info.idle_workers(),
+                    Count(static_cast<uint64_t>(info.nodes_size()), "node"), info.resource());
     if (job->Leaving()) text += LeaveText(*job) + "\n";
   }
   if (!record.explanation.empty()) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/strings.h"
 
 namespace godwit::policy {
 
@@ -178,18 +179,19 @@ std::optional<std::string> NeverFits(const ClusterState& state, const Job& job) 
     largest = std::max(largest, node.slots);
   }
   if (job.slots_per_worker > largest) {
-    return fmt::format("a worker needs {} slots on one node; the largest node has {}",
-                       job.slots_per_worker, largest);
+    return fmt::format("a worker needs {} on one node; the largest node has {}",
+                       Count(job.slots_per_worker, "slot"), largest);
   }
   if (workers < job.min_workers) {
-    return fmt::format("it needs {} workers of {} slots; the whole cluster has room for {}",
-                       job.min_workers, job.slots_per_worker, workers);
+    return fmt::format("it needs {} of {}; the whole cluster has room for {}",
+                       Count(job.min_workers, "worker"), Count(job.slots_per_worker, "slot"),
+                       workers);
   }
   if (job.idle == IdleUse::kForbid && slots > quota.guaranteed) {
     return fmt::format(
-        "it needs {} slots and forbids idle capacity; quota '{}' guarantees {} (allowed: fewer "
+        "it needs {} and forbids idle capacity; quota '{}' guarantees {} (allowed: fewer "
         "workers, or --idle accept)",
-        slots, quota.name, quota.guaranteed);
+        Count(slots, "slot"), quota.name, quota.guaranteed);
   }
   if (job.idle != IdleUse::kForbid) {
     uint64_t usable = state.Capacity();
@@ -200,14 +202,14 @@ std::optional<std::string> NeverFits(const ClusterState& state, const Job& job) 
     }
     if (slots > usable) {
       return fmt::format(
-          "it needs {} slots; at most {} can ever be free for quota '{}', the rest "
+          "it needs {}; at most {} can ever be free for quota '{}', the rest "
           "belongs to quotas that don't lend",
-          slots, usable, quota.name);
+          Count(slots, "slot"), usable, quota.name);
     }
     const bool within_guarantee = job.idle == IdleUse::kAccept && slots <= quota.guaranteed;
     if (quota.max && slots > *quota.max && !within_guarantee) {
-      return fmt::format("it needs {} slots; quota '{}' may use at most {}", slots, quota.name,
-                         *quota.max);
+      return fmt::format("it needs {}; quota '{}' may use at most {}", Count(slots, "slot"),
+                         quota.name, *quota.max);
     }
   }
   return std::nullopt;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/strings.h"
 #include "scheduler/policy/capacity.h"
 
 namespace godwit::policy {
@@ -16,8 +17,8 @@ namespace {
 // Doublings of grow_after at most.
 constexpr uint32_t kMaxGrowBackoff = 10;
 
-std::string Slots(uint32_t n) { return n == 1 ? "1 slot" : fmt::format("{} slots", n); }
-std::string Workers(size_t n) { return n == 1 ? "1 worker" : fmt::format("{} workers", n); }
+std::string Slots(uint32_t n) { return Count(n, "slot"); }
+std::string Workers(size_t n) { return Count(n, "worker"); }
 
 // One look at all jobs after an event.
 class Planner {
