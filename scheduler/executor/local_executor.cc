@@ -397,7 +397,8 @@ void LocalExecutor::Sweep(const Key& key) {
   if (left->empty() && all_done) {
     for (const auto& process : attempt->processes) {
       const std::string dir = Dir(*attempt, *process);
-      for (const char* name : {"tmp", "runtime"}) {
+      // The sockets are those of a keeper or master that was killed.
+      for (const char* name : {"tmp", "runtime", "keeper.sock", "keeper.pid", "master.sock"}) {
         if (Status s = RemoveAll(JoinPath(dir, name)); !s.ok()) LogWarning("{}", s.message());
       }
     }
@@ -409,8 +410,9 @@ void LocalExecutor::Sweep(const Key& key) {
     attempt->told_leftover = true;
     listener_.OnExecutorEvent(
         key.first, "leftover",
-        fmt::format("{} processes outlived master and agents (first: pid {}, {}); they get SIGKILL",
-                    left->size(), left->front().pid,
+        fmt::format("{} outlived master and agents (first: pid {}, {}); SIGKILL ends what is left",
+                    left->size() == 1 ? "1 process" : fmt::format("{} processes", left->size()),
+                    left->front().pid,
                     left->front().argv.empty() ? "?" : left->front().argv.front()));
   }
   for (const TaggedProcess& each : *left) {

@@ -196,12 +196,15 @@ TEST_F(LocalExecutorTest, WhatCantWorkIsNotTriedAgain) {
 TEST_F(LocalExecutorTest, NodesAreNotFreeUntilWhatEscapedIsGone) {
   executor_->Start(plan_);
   executor_->Finish("job-1", 2, std::chrono::seconds(30));
+  const std::string socket = Dir("node-0") + "/keeper.sock";
+  std::ofstream(socket) << "\n";
   ASSERT_OK(Tell(Dir("node-0"), "daemon", Soon()));
   ASSERT_OK(Tell(Dir("node-4"), "0", Soon()));
   ASSERT_OK(Tell(Dir("master"), "0", Soon()));
   RunUntil([&] { return recorder_.gone; });
   EXPECT_THAT(recorder_.kinds, Contains("leftover"));
   EXPECT_EQ(Alive(), 0u);
+  EXPECT_NE(access(socket.c_str(), F_OK), 0) << "what was killed can't clean up";
 }
 
 TEST_F(LocalExecutorTest, AtTheDeadlineProcessesGetSigtermAndThenSigkill) {
