@@ -29,7 +29,7 @@ void AddAgent(CLI::App& root, Verbs& verbs) {
   app->add_option("--attempt", options->attempt, "Which start of the job (1, 2, ...)");
   app->add_option("--node", options->node_id, "The node's name")->required();
   app->add_option("--node-index", options->node_index, "Its place among the job's nodes, from 0");
-  app->add_option("--slots", options->slots, "Worker slots");
+  AddCount(app, "--slots", &options->slots, 1, kMaxNodeSlots, "Worker slots");
   app->add_option("--scheduler", options->scheduler, "Where to ask for the master");
   app->add_option("--master", options->master, "The master's address, instead of --scheduler");
   app->add_option("--run-dir", options->run_dir, "The node's directory")->required();

@@ -82,6 +82,17 @@ std::string Described(std::string message) {
   return message;
 }
 
+// The first option of the parsed verb that was given an empty value: none has a meaning for it, and
+// in a script it's a variable that was not set. Its name, or "".
+std::string GivenEmpty(const CLI::App* app) {
+  for (const CLI::Option* option : app->get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
+  }
+  return "";
+}
+
 int Usage(const std::string& message) {
   PrintError(message);
   return kExitUsage;
@@ -147,6 +158,10 @@ int RunCommandLine(std::vector<std::string> args) {
   }
 
   CLI::App* app = DeepestParsed(&root);
+  if (const std::string name = GivenEmpty(app); !name.empty()) {
+    return Usage(fmt::format("{}: {}: got '', allowed: a value that is not empty; see '{}'",
+                             PathOf(app), name, Known(*app)));
+  }
   const auto verb = std::find_if(verbs.begin(), verbs.end(),
                                  [app](const Verb& candidate) { return candidate.app == app; });
   const bool misses_command = verb != verbs.end() && verb->takes_command && !has_command;

@@ -35,6 +35,24 @@ void AddDuration(CLI::App* app, const std::string& flags, Duration* value,
       ->type_name("DURATION");
 }
 
+void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t min, uint32_t max,
+              const std::string& what) {
+  const std::string name = flags.substr(0, flags.find(','));
+  app->add_option_function<std::string>(
+         flags,
+         [name, value, min, max](const std::string& text) {
+           const Result<uint64_t> parsed = ParseUint64(text);
+           if (!parsed.ok() || *parsed < min || *parsed > max) {
+             throw CLI::ValidationError(
+                 name,
+                 fmt::format("got '{}', allowed: a whole number from {} to {}", text, min, max));
+           }
+           *value = static_cast<uint32_t>(*parsed);
+         },
+         what)
+      ->type_name("N");
+}
+
 void AddJson(CLI::App* app, bool* json) {
   app->add_flag("--json", *json, "Print JSON instead of text for people");
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ CLI::App* AddVerb(CLI::App& parent, const std::string& name, const std::string& 
                   const std::string& example);
 // An option whose value is a duration ("30s"); a value that isn't one is a usage error.
 void AddDuration(CLI::App* app, const std::string& flags, Duration* value, const std::string& what);
+// An option whose value is a whole number from `min` to `max`; anything else is a usage error.
+void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t min, uint32_t max,
+              const std::string& what);
 // --json.
 void AddJson(CLI::App* app, bool* json);
 // --scheduler; the default is GODWIT_SCHEDULER, else the default address.

@@ -153,6 +153,10 @@ Result<Run> Run::Open(int*, char**, RunOptions options) {
   const LaunchEnvironment& env = impl->environment;
   impl->dir = AbsolutePath(env.dir.empty() ? impl->options.dir : env.dir);
   if (env.launched) {
+    if (!IsUtf8(impl->dir)) {
+      return InvalidArgumentError("directory of checkpoints: got '" + ValidUtf8(impl->dir) +
+                                  "', allowed in a job: a path in UTF-8");
+    }
     ClaimRequest claim;
     claim.slot = env.slot;
     claim.epoch = env.epoch;

@@ -26,7 +26,7 @@ class CommandCase(unittest.TestCase):
     def godwit(self, *args):
         return subprocess.run([GODWIT, *args], capture_output=True, text=True, timeout=60,
                               stdin=subprocess.DEVNULL, env=self.environment, cwd=self.folder,
-                              check=False)
+                              errors="surrogateescape", check=False)
 
     def assert_error(self, done, code, *parts):
         """One line on stderr that begins with "godwit: " and has all the parts."""
@@ -71,6 +71,38 @@ class CommandTest(CommandCase):
         self.assert_error(self.godwit("run", "--nproc-per-node", "x", "--", "true"), 2,
                           "--nproc-per-node", "'x'", "whole number")
         self.assert_error(self.godwit("logs", "j", "--stream", "x"), 2, "--stream", "out, err, both")
+
+    def test_each_flag_of_run_refuses_what_it_has_no_meaning_for(self):
+        empty, negative, huge, text, no_text = "", "-1", "9" * 30, "abc", "\udcff"
+        counts = [empty, negative, huge, text, "1.5", "0x1", " 1", no_text]
+        times = counts + ["5", "1e3s", "-5s", "9" * 15 + "d"]
+        names = [empty, no_text, "a\nb"]
+        refused = {
+            "--nproc-per-node": counts + ["0", "65"],
+            "--nproc_per_node": counts + ["0", "65"],
+            "--max-restarts": counts + ["1000001"],
+            "--max_restarts": counts + ["1000001"],
+            "--shutdown-timeout": times,
+            "--run-id": names + ["x" * 257],
+            "--dir": names,
+            "--log-dir": [empty],
+            "--run-dir": [empty],
+        }
+        for flag, values in refused.items():
+            for value in values:
+                with self.subTest(flag=flag, value=value):
+                    done = self.godwit("run", flag, value, "--", "true")
+                    self.assert_error(done, 2, flag.replace("_", "-"), "got ", "allowed")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_paths_that_cannot_be_made_are_one_line(self):
+        for flag in ("--log-dir", "--run-dir"):
+            for value in ("/proc/here", "x" * 5000):
+                with self.subTest(flag=flag, value=value[:20]):
+                    done = self.godwit("run", flag, value, "--", "true")
+                    self.assertEqual(done.returncode, 78, done)
+                    self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                    self.assertIn(value, done.stderr)
 
     def test_what_is_missing_is_named(self):
         self.assert_error(self.godwit(), 2, "no verb")
