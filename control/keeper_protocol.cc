@@ -16,8 +16,11 @@ void Fields(C& c, M& m) {
     c(m.persist_every), c(m.legal_world_sizes);
   } else if constexpr (std::is_same_v<T, ClaimReply>) {
     c(m.snapshot_bytes);
-  } else if constexpr (std::is_same_v<T, ReserveRequest> || std::is_same_v<T, SnapshotReply>) {
+  } else if constexpr (std::is_same_v<T, ReserveRequest> || std::is_same_v<T, SnapshotReply> ||
+                       std::is_same_v<T, LargeRequest>) {
     c(m.bytes);
+  } else if constexpr (std::is_same_v<T, PingRequest> || std::is_same_v<T, PongReply>) {
+    c(m.number);
   } else if constexpr (std::is_same_v<T, AttachRequest>) {
     c(m.version);
   } else if constexpr (std::is_same_v<T, AttachReply>) {
@@ -95,11 +98,10 @@ std::string EncodeKeeperMessage(const KeeperMessage& message) {
   return encoder.out.Take();
 }
 
-Result<KeeperMessage> DecodeKeeperMessage(std::span<const std::byte> packet) {
-  if (packet.size() > kMaxKeeperMessageBytes) {
+Result<KeeperMessage> DecodeKeeperMessage(std::span<const std::byte> packet, size_t max_bytes) {
+  if (packet.size() > max_bytes) {
     return InvalidArgumentError("keeper message: " + std::to_string(packet.size()) +
-                                " bytes, allowed: at most " +
-                                std::to_string(kMaxKeeperMessageBytes));
+                                " bytes, allowed: at most " + std::to_string(max_bytes));
   }
   Decoder decoder{ByteReader(packet, "keeper message")};
   const size_t type = decoder.in.ReadU8();

@@ -15,8 +15,11 @@ namespace godwit {
 // descriptors beside it. Two kinds of client, told apart by their first message; both must have
 // the keeper's uid (SO_PEERCRED). An unknown type, a wrong version or a malformed message closes
 // the connection with an ErrorReply.
-inline constexpr uint32_t kKeeperProtocolVersion = 1;
+inline constexpr uint32_t kKeeperProtocolVersion = 2;
 inline constexpr size_t kMaxKeeperMessageBytes = 128 * 1024;
+// Of a message in memory (LargeRequest): more than Linux lets a program's arguments and environment
+// have (6 MiB, execve(2)), so that it's the kernel's limit which is met.
+inline constexpr size_t kMaxLargeMessageBytes = 16 * 1024 * 1024;
 
 // Environment of a worker.
 inline constexpr const char* kEnvKeeperSocket = "GODWIT_KEEPER_SOCKET";
@@ -93,7 +96,20 @@ struct SignalRequest {  // to the worker's process group
 };
 struct ShutdownRequest {};  // ends all workers (KILL), frees everything, exits 0
 
+// A StartWorkerRequest that is too large for a packet: its bytes are in the memory (memfd, sealed
+// against shrinking) whose descriptor comes along.
+struct LargeRequest {
+  uint64_t bytes = 0;  // at most kMaxLargeMessageBytes
+};
+// Whether the keeper is there: it answers at once with the same number.
+struct PingRequest {
+  uint32_t number = 0;
+};
+
 // ---- keeper -> agent ----
+struct PongReply {
+  uint32_t number = 0;
+};
 struct ClaimedEvent {
   ClaimRequest claim;
 };
@@ -111,17 +127,18 @@ struct ErrorReply {
   std::string message;
 };
 
-using KeeperMessage =
-    std::variant<ClaimRequest, ClaimReply, ReserveRequest, SnapshotReply, AttachRequest,
-                 AttachReply, SlotState, StartWorkerRequest, StartWorkerReply, SignalRequest,
-                 ShutdownRequest, ClaimedEvent, ExitedEvent, ErrorReply>;
+using KeeperMessage = std::variant<ClaimRequest, ClaimReply, ReserveRequest, SnapshotReply,
+                                   AttachRequest, AttachReply, SlotState, StartWorkerRequest,
+                                   StartWorkerReply, SignalRequest, ShutdownRequest, ClaimedEvent,
+                                   ExitedEvent, ErrorReply, LargeRequest, PingRequest, PongReply>;
 
 // Bytes of one packet: type (the variant's index, u8), then the fields, little-endian, strings and
 // lists with a u32 count before them.
 std::string EncodeKeeperMessage(const KeeperMessage& message);
 
-// INVALID_ARGUMENT for anything that EncodeKeeperMessage cannot have written; allocates no more
-// than the packet's size.
-Result<KeeperMessage> DecodeKeeperMessage(std::span<const std::byte> packet);
+// INVALID_ARGUMENT for anything that EncodeKeeperMessage cannot have written, and for more than
+// `max_bytes`; allocates no more than the packet's size.
+Result<KeeperMessage> DecodeKeeperMessage(std::span<const std::byte> packet,
+                                          size_t max_bytes = kMaxKeeperMessageBytes);
 
 }  // namespace godwit

@@ -53,6 +53,9 @@ std::vector<KeeperMessage> AllMessages() {
       ClaimedEvent{.claim = SomeClaim()},
       ExitedEvent{.slot = 1, .pid = 5, .epoch = 6, .exit_code = -1, .signal = 9},
       ErrorReply{.slot = 1, .code = 8, .message = "no memory"},
+      LargeRequest{.bytes = 1 << 20},
+      PingRequest{.number = 17},
+      PongReply{.number = 17},
   };
 }
 

@@ -22,6 +22,8 @@ struct AgentOptions {
   // The node's directory, absolute; made if it is missing. Socket, logs of keeper and workers lie
   // in it. A second agent on the same directory adopts the keeper that is there.
   std::string run_dir;
+  // A keeper that has not answered for so long, and does nothing, is killed.
+  Duration keeper_silence_limit = std::chrono::seconds(10);
   // How long the keeper keeps the workers when the agent is gone; 0: it ends with the agent.
   Duration adopt_window = std::chrono::seconds(60);
   // The keeper's binary; empty: godwit-keeper beside this program, else in ../libexec.

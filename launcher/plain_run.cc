@@ -1,5 +1,6 @@
 #include "launcher/plain_run.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,16 +22,19 @@
 #include "base/strings.h"
 #include "base/temp_dir.h"
 #include "base/thread.h"
+#include "base/unique_fd.h"
 #include "control/keeper_protocol.h"
 #include "launcher/agent/agent_process.h"
 #include "launcher/agent/log_tail.h"
 #include "launcher/plain/console_tail.h"
 #include "launcher/plain/master_child.h"
+#include "launcher/run_dir.h"
 
 namespace godwit {
 
 namespace {
 
+constexpr const char* kRunDirPrefix = "godwit-run";
 constexpr int kExitFailed = 1;
 constexpr int kExitPreempted = 75;
 constexpr int kExitPreemptedLoss = 76;
@@ -119,7 +123,7 @@ class PlainRun {
 
   PlainRunOptions options_;
   std::optional<TempDir> own_run_dir_;
-  std::optional<TempDir> socket_dir_;
+  UniqueFd run_dir_fd_;  // where its path is too long for a socket's
   std::string master_socket_;
   std::string notice_id_;
   std::unique_ptr<AgentProcess> agent_;
@@ -131,7 +135,7 @@ class PlainRun {
 
 Status PlainRun::OpenDirectories() {
   if (options_.run_dir.empty()) {
-    GODWIT_ASSIGN_OR_RETURN(TempDir own, TempDir::Create("godwit-run"));
+    GODWIT_ASSIGN_OR_RETURN(TempDir own, TempDir::Create(kRunDirPrefix));
     own_run_dir_ = std::move(own);
     options_.run_dir = own_run_dir_->path();
   }
@@ -141,16 +145,11 @@ Status PlainRun::OpenDirectories() {
   GODWIT_RETURN_IF_ERROR(RealFileSystem().CreateDirs(options_.run_dir));
   master_socket_ = JoinPath(options_.run_dir, "master.sock");
   if (master_socket_.size() >= sizeof(sockaddr_un::sun_path)) {
-    // gRPC has no way around the limit.
-    GODWIT_ASSIGN_OR_RETURN(TempDir dir, TempDir::Create("gw"));
-    socket_dir_ = std::move(dir);
-    master_socket_ = socket_dir_->File("master.sock");
-    if (master_socket_.size() >= sizeof(sockaddr_un::sun_path)) {
-      return InvalidArgumentError("run directory " + options_.run_dir + " and TMPDIR: got " +
-                                  std::to_string(master_socket_.size()) +
-                                  " bytes for a socket's path, allowed: " +
-                                  std::to_string(sizeof(sockaddr_un::sun_path) - 1));
-    }
+    // gRPC hands the path to the kernel as it is. This one is short, and the same for the master.
+    run_dir_fd_.Reset(open(options_.run_dir.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!run_dir_fd_) return ErrnoError(errno, "open(" + options_.run_dir + ")");
+    master_socket_ = "/proc/" + std::to_string(getpid()) + "/fd/" +
+                     std::to_string(run_dir_fd_.get()) + "/master.sock";
   }
   return OkStatus();
 }
@@ -202,6 +201,7 @@ Status PlainRun::Open() {
   }
   extras.choose_master_port = true;
   extras.inherit_stdin = true;
+  extras.remove_run_dir = own_run_dir_.has_value();
   extras.log_dir = options_.log_dir;
   extras.on_signal = [this](int signal) { OnSignal(signal); };
   extras.on_child_ended = [this](pid_t pid) {
@@ -217,6 +217,8 @@ Status PlainRun::Open() {
       &agent_->loop(), [this](int exit_code) { OnMasterEnded(exit_code); },
       [this](const std::string& why) { agent_->End(kExitFailed, why); });
   GODWIT_RETURN_IF_ERROR(master_->Start());
+  // While the master starts: what runs have left whose launcher and keeper were killed at once.
+  if (own_run_dir_) RemoveAbandonedIn(DirName(own_run_dir_->path()), kRunDirPrefix);
   if (!options_.quiet) {
     GODWIT_ASSIGN_OR_RETURN(console_, ConsoleTail::Start({.directory = agent_->log_dir(),
                                                           .prefix = options_.nproc_per_node > 1}));
@@ -268,7 +270,11 @@ void PlainRun::OnMasterEnded(int exit_code) {
     std::string why = "the master ended with exit code " + std::to_string(exit_code);
     const std::string tail = LogTail(JoinPath(options_.run_dir, "master.log"), kLogTailBytes);
     const std::vector<std::string> lines = Split(Trim(tail), '\n');
-    if (!lines.back().empty()) why += ": " + lines.back();
+    // "<time> <level> [master] <message>"
+    const size_t message = lines.back().find("] ");
+    if (!lines.back().empty()) {
+      why += ": " + lines.back().substr(message == std::string::npos ? 0 : message + 2);
+    }
     // It never said Leave, so that 0 would be a guess.
     agent_->End(exit_code == 0 ? kExitFailed : exit_code, why);
   });
@@ -288,6 +294,7 @@ int PlainRun::Run() {
     PrintLine(reason);
   }
   if (!good && own_run_dir_) {
+    if (const Status s = KeepRunDir(own_run_dir_->path()); !s.ok()) LogWarning("{}", s.message());
     PrintLine("logs are kept in " + own_run_dir_->Release());
   }
   return code;
@@ -306,6 +313,11 @@ int RunPlain(const PlainRunOptions& options) {
       return kExitFailed;
     }
   }
+  // From here on there is something to clean up: they are taken by the loop.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
   PlainRun run(options);
   if (const Status s = run.Open(); !s.ok()) {
     PrintLine(s.message());

@@ -42,15 +42,22 @@ Result<std::vector<pid_t>> NumericEntries(const std::string& path) {
   return numbers;
 }
 
-// Field 4 of /proc/<pid>/stat; 0 when the process has ended.
+// Fields 3 and on of /proc/<pid>/stat (field 2, the name, may hold anything).
+Result<std::vector<std::string>> StatOf(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  GODWIT_ASSIGN_OR_RETURN(const std::string stat, ReadProcFile(path, 4096));
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos || name_end + 4 >= stat.size()) {
+    return DataLossError(path + ": got '" + stat + "', allowed: proc(5)'s fields");
+  }
+  return Split(std::string_view(stat).substr(name_end + 2), ' ');
+}
+
+// 0 when the process has ended.
 pid_t ParentOf(pid_t pid) {
-  const Result<std::string> stat = ReadProcFile("/proc/" + std::to_string(pid) + "/stat", 4096);
-  if (!stat.ok()) return 0;
-  const size_t name_end = stat->rfind(')');
-  if (name_end == std::string::npos || name_end + 4 >= stat->size()) return 0;
-  const std::vector<std::string> fields = Split(std::string_view(*stat).substr(name_end + 2), ' ');
-  if (fields.size() < 2) return 0;
-  const Result<uint64_t> parent = ParseUint64(fields[1]);
+  const Result<std::vector<std::string>> fields = StatOf(pid);
+  if (!fields.ok() || fields->size() < 2) return 0;
+  const Result<uint64_t> parent = ParseUint64((*fields)[1]);
   return parent.ok() ? static_cast<pid_t>(*parent) : 0;
 }
 
@@ -99,6 +106,22 @@ Result<std::vector<pid_t>> ProcessesWithEnvironment(std::string_view name, std::
   GODWIT_ASSIGN_OR_RETURN(std::vector<pid_t> pids, NumericEntries("/proc"));
   std::erase_if(pids, [&](pid_t pid) { return EnvironmentOf(pid, name) != value; });
   return pids;
+}
+
+Result<ProcessActivity> ActivityOf(pid_t pid) {
+  GODWIT_ASSIGN_OR_RETURN(const std::vector<std::string> fields, StatOf(pid));
+  constexpr size_t kState = 0, kUserTime = 11, kSystemTime = 12;  // fields 3, 14 and 15
+  ProcessActivity activity;
+  if (fields.size() <= kSystemTime || fields[kState].size() != 1) {
+    return DataLossError("process " + std::to_string(pid) + ": its stat has " +
+                         std::to_string(fields.size()) + " fields");
+  }
+  activity.state = fields[kState][0];
+  for (const size_t field : {kUserTime, kSystemTime}) {
+    GODWIT_ASSIGN_OR_RETURN(const uint64_t ticks, ParseUint64(fields[field]));
+    activity.cpu_ticks += ticks;
+  }
+  return activity;
 }
 
 Result<pid_t> PeekEndedChild() {

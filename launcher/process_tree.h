@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,15 @@ std::optional<std::string> EnvironmentOf(pid_t pid, std::string_view name);
 
 // All processes that were executed with `name`=`value` in their environment, zombies not.
 Result<std::vector<pid_t>> ProcessesWithEnvironment(std::string_view name, std::string_view value);
+
+// What a process does: the state letter of proc(5) and the processor time it has used so far, in
+// clock ticks.
+struct ProcessActivity {
+  char state = '?';
+  uint64_t cpu_ticks = 0;
+};
+// NOT_FOUND when there is no such process.
+Result<ProcessActivity> ActivityOf(pid_t pid);
 
 // A child that has ended and was not reaped; 0: there is none. The number stays its own until it is
 // reaped.

@@ -20,6 +20,7 @@
 #include "base/real_file_system.h"
 #include "base/strings.h"
 #include "launcher/process_tree.h"
+#include "launcher/run_dir.h"
 
 extern char** environ;
 
@@ -27,8 +28,6 @@ namespace godwit {
 
 namespace {
 
-constexpr Duration kLockLimit = std::chrono::seconds(5);
-constexpr Duration kLockLook = std::chrono::milliseconds(20);
 constexpr Duration kOrphanLook = std::chrono::milliseconds(5);
 constexpr Duration kOrphanLimit = std::chrono::seconds(2);
 // A little more than a keeper takes at most to end (KeeperCore::kEndLimit).
@@ -53,32 +52,6 @@ Status CheckOptions(const AgentOptions& options) {
                                 "', allowed: an absolute path");
   }
   return OkStatus();
-}
-
-// One agent a directory. The lock ends with the process, however that ends; children don't have it.
-Result<UniqueFd> LockRunDir(const std::string& run_dir) {
-  const std::string path = JoinPath(run_dir, "agent.lock");
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) return ErrnoError(errno, "open(" + path + ")");
-  const MonotonicTime limit = SaturatingAdd(MonotonicClock::now(), kLockLimit);
-  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "flock(" + path + ")");
-    if (MonotonicClock::now() >= limit) {
-      char pid[32] = {};
-      const ssize_t n = pread(fd.get(), pid, sizeof(pid) - 1, 0);
-      return FailedPreconditionError("run directory " + run_dir +
-                                     ": another agent uses it: process " +
-                                     (n > 0 ? std::string(Trim(pid)) : std::string("unknown")));
-    }
-    const timespec pause = {.tv_sec = 0, .tv_nsec = kLockLook.count()};
-    nanosleep(&pause, nullptr);
-  }
-  const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(fd.get(), 0) != 0 ||
-      pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
-    return ErrnoError(errno, "write(" + path + ")");
-  }
-  return fd;
 }
 
 Result<std::string> WorkingDirectory() {
@@ -124,8 +97,8 @@ Status AgentProcess::Init() {
   log_dir_ = extras_.log_dir.empty() ? JoinPath(options_.run_dir, "workers") : extras_.log_dir;
   FileSystem& fs = RealFileSystem();
   GODWIT_RETURN_IF_ERROR(fs.CreateDirs(options_.run_dir));
-  GODWIT_RETURN_IF_ERROR(fs.CreateDirs(log_dir_));
   GODWIT_ASSIGN_OR_RETURN(lock_, LockRunDir(options_.run_dir));
+  GODWIT_RETURN_IF_ERROR(fs.CreateDirs(log_dir_));
   // So that what a killed keeper leaves comes to us.
   GODWIT_RETURN_IF_ERROR(SetChildSubreaper());
   GODWIT_ASSIGN_OR_RETURN(
@@ -144,7 +117,9 @@ Status AgentProcess::Init() {
                           .run_dir = options_.run_dir,
                           .slots = options_.slots,
                           .adopt_window = options_.adopt_window,
-                          .inherit_stdin = extras_.inherit_stdin},
+                          .inherit_stdin = extras_.inherit_stdin,
+                          .remove_run_dir = extras_.remove_run_dir,
+                          .silence_limit = options_.keeper_silence_limit},
       loop_.get(),
       KeeperLink::Callbacks{.message =
                                 [this](const KeeperMessage& message, std::vector<UniqueFd> fds) {
@@ -358,7 +333,7 @@ void AgentProcess::End(int exit_code, const std::string& reason) {
 }
 
 void AgentProcess::FinishEnd() {
-  master_->Drain(SaturatingAdd(MonotonicClock::now(), kLastWords));
+  master_->Close(SaturatingAdd(MonotonicClock::now(), kLastWords));
   loop_->Stop();
 }
 

@@ -27,6 +27,7 @@ class AgentProcess : public NodeEffects {
     std::vector<std::string> worker_environment;  // NAME=value
     bool choose_master_port = false;
     bool inherit_stdin = false;
+    bool remove_run_dir = false;                    // when this process is killed
     std::string log_dir;                            // empty: <run_dir>/workers
     std::function<void(int signal)> on_signal;      // SIGTERM, SIGINT; empty: End(76)
     std::function<void(pid_t pid)> on_child_ended;  // an ended child that isn't the keeper: reap it

@@ -285,6 +285,83 @@ TEST_F(AgentProcessTest, AKilledKeepersSnapshotIsSavedAndANewOneStarts) {
   EXPECT_EQ(Await(Kind::kSnapshotWhole).snapshot_whole().epoch(), 2u);
 }
 
+TEST_F(AgentProcessTest, AHungKeeperIsKilledAndANewOneStarts) {
+  setenv("GODWIT_TEST_KEEPER_SILENCE", "500ms", 1);
+  StartAgent();
+  const pid_t keeper = Await(Kind::kHello).hello().keeper_pid();
+  const pid_t pid = Train(1);
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  Await(Kind::kKeeperLost);
+  EXPECT_TRUE(WaitGone(keeper));
+  EXPECT_TRUE(WaitGone(pid));
+  Train(2);
+  EXPECT_THAT(ReadText(dir_->File("agent.log")),
+              HasSubstr("the keeper, process " + std::to_string(keeper) +
+                        ", has not answered for 500 ms and does nothing (state T): it is killed"));
+  unsetenv("GODWIT_TEST_KEEPER_SILENCE");
+}
+
+TEST_F(AgentProcessTest, AnAgentThatFindsAHungKeeperStartsAnother) {
+  StartAgent();
+  const pid_t keeper = Await(Kind::kHello).hello().keeper_pid();
+  const pid_t pid = Train(1);
+  ASSERT_OK(agent_->Signal(SIGKILL));
+  ASSERT_OK(agent_->Wait(Soon()));
+  ASSERT_EQ(kill(keeper, SIGSTOP), 0);
+  setenv("GODWIT_TEST_KEEPER_SILENCE", "500ms", 1);
+  StartAgent();
+  unsetenv("GODWIT_TEST_KEEPER_SILENCE");
+  const pid_t second = Await(Kind::kHello).hello().keeper_pid();
+  EXPECT_NE(second, keeper);
+  EXPECT_TRUE(WaitGone(keeper));
+  EXPECT_TRUE(WaitGone(pid));
+}
+
+TEST_F(AgentProcessTest, AnAgentThatWasStoppedItselfBlamesNobody) {
+  setenv("GODWIT_TEST_KEEPER_SILENCE", "200ms", 1);
+  StartAgent();
+  unsetenv("GODWIT_TEST_KEEPER_SILENCE");
+  const pid_t keeper = Await(Kind::kHello).hello().keeper_pid();
+  const pid_t pid = Train(1);
+  ASSERT_OK(agent_->Signal(SIGSTOP));
+  ASSERT_TRUE(WaitUntil([&] {
+    const Result<ProcessActivity> activity = ActivityOf(agent_->pid());
+    return activity.ok() && activity->state == 'T';
+  }));
+  // Longer than the silence that a keeper may keep.
+  const MonotonicTime limit = SaturatingAdd(MonotonicClock::now(), std::chrono::milliseconds(400));
+  ASSERT_FALSE(WaitUntil([] { return false; }, limit));
+  ASSERT_OK(agent_->Signal(SIGCONT));
+  // Two heartbeats later both are there.
+  Await(Kind::kHeartbeat);
+  Await(Kind::kHeartbeat);
+  EXPECT_EQ(kill(keeper, 0), 0);
+  EXPECT_EQ(kill(pid, 0), 0);
+  EXPECT_EQ(ReadText(dir_->File("agent.log")).find("has not answered"), std::string::npos);
+}
+
+TEST_F(AgentProcessTest, ArgumentsMayBeAsLongAsTheKernelAllows) {
+  StartAgent();
+  Await(Kind::kHello);
+  std::vector<std::string> command = {"/bin/sh", "-c", "exit $#", "sh"};
+  for (int i = 0; i < 15; ++i) command.emplace_back(100'000, 'x');
+  StartEpoch(1, command);
+  EXPECT_EQ(Await(Kind::kWorkerExited).worker_exited().exit_code(), 15);
+  Say([](proto::MasterOrder* order) { order->mutable_stop_workers()->set_epoch(1); });
+  Await(Kind::kWorkersGone);
+
+  for (int i = 0; i < 70; ++i) command.emplace_back(100'000, 'x');
+  StartEpoch(2, command);
+  EXPECT_THAT(Await(Kind::kOrderFailed).order_failed().message(),
+              HasSubstr("cannot execute '/bin/sh': Argument list too long"));
+  for (int i = 0; i < 90; ++i) command.emplace_back(100'000, 'x');
+  StartEpoch(3, command);
+  EXPECT_THAT(Await(Kind::kOrderFailed).order_failed().message(),
+              HasSubstr("arguments and environment of a worker: got 16.7 MiB, allowed: 16 MiB"));
+  // The node is none the worse for it.
+  Train(4);
+}
+
 TEST_F(AgentProcessTest, ADaemonOfAKilledKeepersWorkerIsEnded) {
   StartAgent();
   const pid_t keeper = Await(Kind::kHello).hello().keeper_pid();
@@ -317,6 +394,21 @@ TEST_F(AgentProcessTest, WithoutAMasterTheWorkersEndAfterTheLimit) {
   EXPECT_EQ(AgentCode(), 76);
   EXPECT_TRUE(WaitGone(pid));
   EXPECT_THAT(ReadText(dir_->File("agent.log")), HasSubstr("godwit agent: no master of job job"));
+}
+
+TEST_F(AgentProcessTest, AnAdoptedKeeperThatIsKilledLeavesNoSocket) {
+  StartAgent();
+  const pid_t keeper = Await(Kind::kHello).hello().keeper_pid();
+  ASSERT_OK(agent_->Signal(SIGKILL));
+  ASSERT_OK(agent_->Wait(Soon()));
+  StartAgent();
+  EXPECT_EQ(Await(Kind::kHello).hello().keeper_pid(), keeper);
+  ASSERT_EQ(kill(keeper, SIGKILL), 0);
+  Await(Kind::kKeeperLost);
+  Leave(0);
+  EXPECT_EQ(AgentCode(), 0);
+  EXPECT_NE(access(dir_->File("node/keeper.sock").c_str(), F_OK), 0);
+  EXPECT_NE(access(dir_->File("node/keeper.pid").c_str(), F_OK), 0);
 }
 
 TEST_F(AgentProcessTest, AMissingProgramIsReportedByName) {

@@ -1,14 +1,19 @@
 #include "launcher/agent/master_link.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stop_token>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/strings.h"
+#include "base/unique_fd.h"
 #include "proto/master.grpc.pb.h"
 #include "proto/scheduler.grpc.pb.h"
 
@@ -19,6 +24,7 @@ namespace {
 constexpr Duration kLocateTimeout = std::chrono::seconds(2);
 constexpr Duration kConnectTimeout = std::chrono::seconds(2);
 constexpr Duration kConnectLook = std::chrono::milliseconds(50);
+constexpr Duration kListenLook = std::chrono::milliseconds(2);
 constexpr Duration kFirstPause = std::chrono::milliseconds(20);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
 // A pack's tail travels in one report.
@@ -51,25 +57,49 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
+// Whether somebody listens at the unix socket of a gRPC target; true for targets of other kinds.
+bool Listening(const std::string& target) {
+  constexpr std::string_view kScheme = "unix:";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (!target.starts_with(kScheme)) return true;
+  const std::string path = target.substr(kScheme.size());
+  if (path.size() >= sizeof(address.sun_path)) return true;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
 }  // namespace
 
 MasterLink::MasterLink(Options options, EventLoop* loop, Callbacks callbacks)
     : options_(std::move(options)), loop_(loop), callbacks_(std::move(callbacks)) {}
 
-MasterLink::~MasterLink() {
+MasterLink::~MasterLink() { Close(MonotonicClock::now()); }
+
+void MasterLink::Start() {
+  thread_ = Thread("gw-master", [this](StopToken stop) {
+    Run(stop);
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.NotifyAll();
+  });
+}
+
+void MasterLink::Close(MonotonicTime deadline) {
   *alive_ = false;
   thread_.RequestStop();
   {
     MutexLock lock(mutex_);
-    stopped_ = true;
+    stopped_ = true;  // the writer sends what is queued, then closes our side
+    changed_.NotifyAll();
+    while (open_ && !ended_ && changed_.WaitUntil(mutex_, deadline)) {
+    }
     open_ = false;
     if (context_ != nullptr) context_->TryCancel();
     changed_.NotifyAll();
   }
-}
-
-void MasterLink::Start() {
-  thread_ = Thread("gw-master", [this](StopToken stop) { Run(stop); });
+  thread_.Join();
 }
 
 void MasterLink::Post(std::function<void()> fn) {
@@ -92,13 +122,6 @@ bool MasterLink::Send(proto::AgentReport report) {
   queue_.push_back(std::move(report));
   changed_.NotifyAll();
   return true;
-}
-
-void MasterLink::Drain(MonotonicTime deadline) {
-  MutexLock lock(mutex_);
-  while (open_ && (!queue_.empty() || writing_)) {
-    if (!changed_.WaitUntil(mutex_, deadline)) return;
-  }
 }
 
 void MasterLink::Run(StopToken stop) {
@@ -151,10 +174,20 @@ Result<std::string> MasterLink::Locate() {
 }
 
 Status MasterLink::Serve(const std::string& target, StopToken stop) {
-  const std::shared_ptr<grpc::Channel> channel = MakeChannel(target);
   const std::string what = "master at " + target;
-  // In short waits: nothing else can end one.
   const MonotonicTime limit = SaturatingAdd(MonotonicClock::now(), kConnectTimeout);
+  // A master that is just being started, next to us, mostly: gRPC would come back to it only after
+  // 100 ms or so.
+  while (!Listening(target)) {
+    if (MonotonicClock::now() >= limit) return UnavailableError(what + ": nobody listens there");
+    const MonotonicTime look = SaturatingAdd(MonotonicClock::now(), kListenLook);
+    MutexLock lock(mutex_);
+    while (!stopped_ && changed_.WaitUntil(mutex_, look)) {
+    }
+    if (stopped_) return CancelledError("the agent ends");
+  }
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(target);
+  // In short waits: nothing else can end one.
   while (!channel->WaitForConnected(
       WallDeadline(std::min(limit, SaturatingAdd(MonotonicClock::now(), kConnectLook))))) {
     if (stop.stop_requested()) return CancelledError("the agent ends");
@@ -182,23 +215,21 @@ Status MasterLink::Serve(const std::string& target, StopToken stop) {
       proto::AgentReport report;
       {
         MutexLock lock(mutex_);
-        writing_ = false;
-        changed_.NotifyAll();
-        while (open_ && queue_.empty()) changed_.Wait(mutex_);
+        while (open_ && queue_.empty() && !stopped_) changed_.Wait(mutex_);
         if (!open_) return;
+        if (queue_.empty()) break;
         report = std::move(queue_.front());
         queue_.pop_front();
-        writing_ = true;
       }
       if (!stream->Write(report)) {
         // The reader sees the end as well, and says why.
         MutexLock lock(mutex_);
         open_ = false;
-        writing_ = false;
         changed_.NotifyAll();
         return;
       }
     }
+    stream->WritesDone();  // the master closes its side, which ends the reader
   });
 
   proto::MasterOrder order;

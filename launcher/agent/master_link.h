@@ -42,15 +42,15 @@ class MasterLink {
   static constexpr size_t kMaxQueued = 4096;
 
   MasterLink(Options options, EventLoop* loop, Callbacks callbacks);
-  ~MasterLink();  // ends the stream; no callback comes after it
+  ~MasterLink();  // cuts the stream; no callback comes after it
 
   void Start();
   // Queues a report on the stream that `connected` told of last; nothing is sent once it has
   // broken. Never blocks. False: it was not queued. Loop thread.
   bool Send(proto::AgentReport report);
-  // Waits until all reports were handed to the transport, at most until the deadline. For the last
-  // words before an end.
-  void Drain(MonotonicTime deadline);
+  // The end: sends what is queued, takes leave of the master, and waits until the stream is closed
+  // on both sides, at most until the deadline; then cuts it. No callback comes after it.
+  void Close(MonotonicTime deadline);
 
  private:
   void Run(StopToken stop);
@@ -67,10 +67,10 @@ class MasterLink {
   Mutex mutex_;
   CondVar changed_;
   bool open_ GUARDED_BY(mutex_) = false;  // a stream takes reports
-  bool writing_ GUARDED_BY(mutex_) = false;
   std::deque<proto::AgentReport> queue_ GUARDED_BY(mutex_);
   grpc::ClientContext* context_ GUARDED_BY(mutex_) = nullptr;  // of the call under way
   bool stopped_ GUARDED_BY(mutex_) = false;
+  bool ended_ GUARDED_BY(mutex_) = false;   // the thread has nothing more to do
   uint64_t stream_ GUARDED_BY(mutex_) = 0;  // number of the newest stream
   uint64_t known_stream_ = 0;               // the loop's: the one that `connected` told of
   Thread thread_;

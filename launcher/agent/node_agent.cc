@@ -582,12 +582,6 @@ void NodeAgent::StartWorker(const proto::StartEpoch& order, uint32_t index, uint
   request.cwd = options_.cwd;
   request.stdout_path = LogPath(order.epoch(), slot.membership.rank, "out");
   request.stderr_path = LogPath(order.epoch(), slot.membership.rank, "err");
-  if (const size_t bytes = EncodeKeeperMessage(request).size(); bytes > kMaxKeeperMessageBytes) {
-    Fail(order.epoch(), "StartEpoch", slot.membership.rank,
-         ResourceExhaustedError("arguments and environment of a worker: got " + HumanBytes(bytes) +
-                                ", allowed: " + HumanBytes(kMaxKeeperMessageBytes)));
-    return;
-  }
   slot.running = slot.starting = true;
   slot.gone = false;
   slot.pid = 0;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <span>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "base/unix_socket.h"
 #include "control/page.h"
 #include "launcher/process_tree.h"
+#include "launcher/run_dir.h"
 
 namespace godwit::keeper {
 
@@ -36,6 +38,8 @@ constexpr Duration kFirstAttach = std::chrono::seconds(10);
 // parent hands it over late).
 constexpr Duration kSweepAgain = std::chrono::milliseconds(50);
 constexpr mode_t kLogMode = 0644;
+constexpr Duration kRemoveLook = std::chrono::milliseconds(10);
+constexpr Duration kRemoveLimit = std::chrono::milliseconds(500);
 
 std::string SlotName(uint32_t slot) { return "slot " + std::to_string(slot); }
 
@@ -118,7 +122,24 @@ Status Keeper::MakeSlots() {
   return OkStatus();
 }
 
-Status Keeper::Run() { return loop_->Run(); }
+Status Keeper::Run() {
+  const Status status = loop_->Run();
+  if (options_.remove_run_dir && core_.abandoned()) {
+    // The dead agent's lock may live for a moment in a child that it was just starting.
+    const MonotonicTime limit = SaturatingAdd(MonotonicClock::now(), kRemoveLimit);
+    while (true) {
+      const Result<bool> removed = RemoveIfAbandoned(options_.run_dir);
+      if (removed.ok() && *removed) break;
+      if (MonotonicClock::now() >= limit) {
+        if (!removed.ok()) LogWarning("{}", removed.status().message());
+        break;
+      }
+      const timespec pause = {.tv_sec = 0, .tv_nsec = kRemoveLook.count()};
+      nanosleep(&pause, nullptr);
+    }
+  }
+  return status;
+}
 
 void Keeper::Do(Actions actions) {
   for (Action& action : actions) {
@@ -200,7 +221,7 @@ void Keeper::OnReadable(ConnectionId id, uint32_t events) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
   Result<ReceivedMessage> packet =
-      RecvMessage(found->second.fd.get(), kMaxKeeperMessageBytes, /*max_fds=*/0);
+      RecvMessage(found->second.fd.get(), kMaxKeeperMessageBytes, /*max_fds=*/1);
   const MonotonicTime now = MonotonicClock::now();
   if (!packet.ok()) {
     switch (packet.status().code()) {
@@ -215,12 +236,39 @@ void Keeper::OnReadable(ConnectionId id, uint32_t events) {
         return;
     }
   }
-  const Result<KeeperMessage> message = DecodeKeeperMessage(AsBytes(packet->bytes));
+  const Result<KeeperMessage> message = Decode(id, std::move(*packet));
   if (!message.ok()) {
     Do(core_.OnBadPacket(id, message.status(), now));
     return;
   }
   Do(core_.OnMessage(id, found->second.uid, *message, now));
+}
+
+Result<KeeperMessage> Keeper::Decode(ConnectionId id, ReceivedMessage packet) {
+  GODWIT_ASSIGN_OR_RETURN(KeeperMessage message, DecodeKeeperMessage(AsBytes(packet.bytes)));
+  const auto* const large = std::get_if<LargeRequest>(&message);
+  if (packet.fds.size() != (large != nullptr ? 1 : 0)) {
+    return InvalidArgumentError("keeper: got " + std::to_string(packet.fds.size()) +
+                                " descriptors with a message of type " +
+                                std::to_string(message.index()));
+  }
+  if (large == nullptr) return message;
+  if (!core_.is_agent(id) || large->bytes == 0 || large->bytes > kMaxLargeMessageBytes) {
+    return InvalidArgumentError("keeper: got a message of " + std::to_string(large->bytes) +
+                                " bytes in memory, allowed: 1 to " +
+                                std::to_string(kMaxLargeMessageBytes) + ", from the agent");
+  }
+  // Sealed memory: reading it neither blocks nor meets an end that has moved.
+  GODWIT_ASSIGN_OR_RETURN(
+      const SharedMapping memory,
+      SharedMapping::Map(packet.fds[0].get(), large->bytes, {.protection = Protection::kRead}));
+  const std::string bytes(reinterpret_cast<const char*>(memory.data()), memory.size());
+  GODWIT_ASSIGN_OR_RETURN(message, DecodeKeeperMessage(AsBytes(bytes), kMaxLargeMessageBytes));
+  if (!std::holds_alternative<StartWorkerRequest>(message)) {
+    return InvalidArgumentError("keeper: got a message of type " + std::to_string(message.index()) +
+                                " in memory, allowed: a start of a worker");
+  }
+  return message;
 }
 
 void Keeper::OnSignal() {

@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "base/unix_socket.h"
 #include "launcher/keeper/keeper_core.h"
 
 namespace godwit::keeper {
@@ -24,6 +25,8 @@ struct KeeperOptions {
   uint32_t slots = 1;
   Duration adopt_window{0};  // how long workers may live without an agent
   std::string run_dir;       // where it leaves keeper.pid; empty: nowhere
+  // Removes run_dir as its last act when the agent is gone that owned it (run_dir.h).
+  bool remove_run_dir = false;
 };
 
 // Parent of a node's workers and owner of their shared memory, for as long as it lives. One thread:
@@ -63,6 +66,7 @@ class Keeper {
   void Do(Actions actions);
   void OnAccept();
   void OnReadable(ConnectionId id, uint32_t events);
+  Result<KeeperMessage> Decode(ConnectionId id, ReceivedMessage packet);
   void OnSignal();
   void ReapAll();
   void SweepSlots();

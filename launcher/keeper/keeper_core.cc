@@ -51,7 +51,11 @@ Actions KeeperCore::OnMessage(ConnectionId from, uint32_t uid, const KeeperMessa
   if (agent && std::holds_alternative<SignalRequest>(message)) {
     return OnSignal(std::get<SignalRequest>(message));
   }
+  if (agent && std::holds_alternative<PingRequest>(message)) {
+    return {Send{.to = from, .message = PongReply{std::get<PingRequest>(message).number}}};
+  }
   if (agent && std::holds_alternative<ShutdownRequest>(message)) {
+    asked_to_stop_ = true;
     return Stop("the agent asked for it", now);
   }
   if (worker != workers_.end() && std::holds_alternative<ReserveRequest>(message)) {

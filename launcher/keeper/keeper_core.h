@@ -74,6 +74,7 @@ class KeeperCore {
   // A packet that could not be decoded: the sender is told, then closed.
   Actions OnBadPacket(ConnectionId from, const Status& why, MonotonicTime now);
   Actions OnClosed(ConnectionId connection, MonotonicTime now);
+  bool is_agent(ConnectionId connection) const { return connection == agent_; }
   // Whether the connection has said who it is: one that hasn't may be closed to make room.
   bool identified(ConnectionId connection) const;
 
@@ -90,6 +91,8 @@ class KeeperCore {
   Actions OnTick(MonotonicTime now);
 
   bool stopping() const { return stopping_; }
+  // Not told to end by an agent, but left alone, or by a signal.
+  bool abandoned() const { return stopping_ && !asked_to_stop_; }
   // True when no worker runs on the node: what lives then belongs to no slot any more.
   bool no_worker_runs() const;
 
@@ -126,6 +129,7 @@ class KeeperCore {
   std::map<ConnectionId, uint32_t> workers_;  // claimants: their slots
   std::optional<MonotonicTime> alone_until_;  // no agent: end then
   bool stopping_ = false;
+  bool asked_to_stop_ = false;
   bool exited_ = false;
   std::string stop_reason_;
   MonotonicTime stop_limit_{};  // while stopping

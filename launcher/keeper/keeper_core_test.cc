@@ -60,6 +60,25 @@ TEST_F(KeeperCoreTest, EndsWithoutAnAgentAfterTheFirstWindow) {
   EXPECT_TRUE(std::holds_alternative<Exit>(actions[0]));
 }
 
+TEST_F(KeeperCoreTest, AnAgentIsAnsweredWhenItAsksForASignOfLife) {
+  KeeperCore core = Make();
+  (void)Say(&core, 1, AttachRequest{});
+  EXPECT_EQ(Sent<PongReply>(Say(&core, 1, PingRequest{.number = 7}), 0).number, 7u);
+  // Nobody else is.
+  EXPECT_NE(Sent<ErrorReply>(Say(&core, 2, PingRequest{}), 0).code, 0);
+}
+
+TEST_F(KeeperCoreTest, IsAbandonedUnlessAnAgentEndsIt) {
+  KeeperCore told = Make();
+  (void)Say(&told, 1, AttachRequest{});
+  (void)Say(&told, 1, ShutdownRequest{});
+  EXPECT_FALSE(told.abandoned());
+  KeeperCore alone = Make();
+  EXPECT_FALSE(alone.abandoned());
+  (void)alone.OnTick(kStart + kFirst);
+  EXPECT_TRUE(alone.abandoned());
+}
+
 TEST_F(KeeperCoreTest, AnAgentThatComesBackInTimeKeepsItsWorkers) {
   KeeperCore core = Make();
   (void)Say(&core, 1, AttachRequest{});
@@ -161,7 +180,7 @@ TEST_F(KeeperCoreTest, AnotherUserIsRefused) {
 TEST_F(KeeperCoreTest, AnotherProtocolVersionIsRefusedByNumber) {
   KeeperCore core = Make();
   EXPECT_THAT(Sent<ErrorReply>(Say(&core, 1, AttachRequest{.version = 9}), 0).message,
-              HasSubstr("version 9, this keeper has 1"));
+              HasSubstr("version 9, this keeper has 2"));
 }
 
 TEST_F(KeeperCoreTest, SnapshotMemoryOutlivesItsWorker) {

@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "base/unix_socket.h"
 #include "control/agent_channel.h"
 #include "control/keeper_protocol.h"
+#include "launcher/run_dir.h"
 #include "launcher/testing/processes.h"
 
 namespace godwit::keeper {
@@ -175,6 +178,70 @@ TEST_F(KeeperTest, WithoutAnAdoptWindowEverythingEndsWithTheAgent) {
   EXPECT_TRUE(status.success()) << status.ToString();
   keeper_.reset();
   EXPECT_NE(access(socket().c_str(), F_OK), 0) << "its socket is gone too";
+}
+
+TEST_F(KeeperTest, AMessageInMemoryComesFromTheAgentAlone) {
+  StartKeeper();
+  Client agent;
+  Attach(&agent);
+  StartWorkerRequest request = Worker({"exit", "4"});
+  request.env.push_back("LONG=" + std::string(100'000, 'x'));
+  request.env.push_back("LONGER=" + std::string(100'000, 'y'));
+  const std::string bytes = EncodeKeeperMessage(request);
+  ASSERT_GT(bytes.size(), kMaxKeeperMessageBytes);
+  ASSERT_OK_AND_ASSIGN(const UniqueFd memory, CreateSharedMemory("test", bytes.size()));
+  {
+    ASSERT_OK_AND_ASSIGN(const SharedMapping mapping,
+                         SharedMapping::Map(memory.get(), bytes.size()));
+    std::memcpy(mapping.data(), bytes.data(), bytes.size());
+  }
+  const auto say = [&](const Client& client, const LargeRequest& large, int fd) {
+    return SendMessage(client.fd(), AsBytes(EncodeKeeperMessage(large)), {&fd, 1}, Soon());
+  };
+  ASSERT_OK(say(agent, {bytes.size()}, memory.get()));
+  ASSERT_OK(agent.Await<StartWorkerReply>());
+  ASSERT_OK_AND_ASSIGN(const ExitedEvent exited, agent.Await<ExitedEvent>());
+  EXPECT_EQ(exited.exit_code, 4);
+
+  Client stranger;
+  ASSERT_OK(stranger.Connect(socket()));
+  ASSERT_OK(say(stranger, {bytes.size()}, memory.get()));
+  ASSERT_OK_AND_ASSIGN(const ErrorReply refused, stranger.Await<ErrorReply>());
+  EXPECT_THAT(refused.message, HasSubstr("from the agent"));
+  // Neither another size, nor memory that could shrink, nor a file makes it read what isn't there.
+  ASSERT_OK_AND_ASSIGN(const UniqueFd open_memory,
+                       CreateSharedMemory("test", bytes.size(), {.seal = false}));
+  const UniqueFd file(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  for (const auto& [large, fd] : {std::pair(LargeRequest{bytes.size() + 1}, memory.get()),
+                                  std::pair(LargeRequest{bytes.size()}, open_memory.get()),
+                                  std::pair(LargeRequest{4096}, file.get())}) {
+    Client next;
+    Attach(&next);
+    ASSERT_OK(say(next, large, fd));
+    EXPECT_OK(next.Await<ErrorReply>());
+  }
+}
+
+TEST_F(KeeperTest, ADeadOwnersDirectoryIsRemovedAndALivingOnesIsNot) {
+  for (const bool alive : {true, false}) {
+    SCOPED_TRACE(alive);
+    const std::string dir = dir_->File(alive ? "alive" : "dead");
+    ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
+    ASSERT_OK_AND_ASSIGN(UniqueFd lock, LockRunDir(dir));
+    SpawnOptions options;
+    options.argv = {GODWIT_KEEPER_PROGRAM, "--socket", dir + "/keeper.sock", "--slots", "1",
+                    "--run-dir",           dir,        "--remove-run-dir",   "1"};
+    options.stdin_fd = SpawnOptions::kDevNull;
+    ASSERT_OK_AND_ASSIGN(Child keeper, Spawn(options));
+    Client agent;
+    ASSERT_OK(agent.Connect(dir + "/keeper.sock"));
+    ASSERT_OK(agent.Say(AttachRequest{}));
+    ASSERT_OK(agent.Await<AttachReply>());
+    if (!alive) lock.Reset();
+    agent.Close();
+    ASSERT_OK(keeper.Wait(Soon()));
+    EXPECT_EQ(access(dir.c_str(), F_OK) == 0, alive);
+  }
 }
 
 TEST_F(KeeperTest, WorkersAndSnapshotMemoryOutliveTheAgentWithinItsWindow) {

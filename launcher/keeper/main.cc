@@ -12,11 +12,15 @@ namespace godwit::keeper {
 namespace {
 
 constexpr const char* kUsage =
-    "godwit-keeper --socket PATH --slots N --adopt-window-ms MS [--run-dir DIR]";
+    "godwit-keeper --socket PATH --slots N --adopt-window-ms MS [--run-dir DIR] "
+    "[--remove-run-dir 0|1]";
 
 Result<KeeperOptions> ParseArguments(int argc, char** argv) {
-  std::map<std::string, std::string> values = {
-      {"--socket", ""}, {"--slots", "1"}, {"--adopt-window-ms", "0"}, {"--run-dir", ""}};
+  std::map<std::string, std::string> values = {{"--socket", ""},
+                                               {"--slots", "1"},
+                                               {"--adopt-window-ms", "0"},
+                                               {"--run-dir", ""},
+                                               {"--remove-run-dir", "0"}};
   for (int i = 1; i < argc; i += 2) {
     const auto option = values.find(argv[i]);
     if (option == values.end()) {
@@ -41,6 +45,12 @@ Result<KeeperOptions> ParseArguments(int argc, char** argv) {
                                 "', allowed: 0 to " + std::to_string(kMaxWindowMs));
   }
   options.adopt_window = std::chrono::milliseconds(*window);
+  const std::string& remove = values["--remove-run-dir"];
+  if ((remove != "0" && remove != "1") || (remove == "1" && options.run_dir.empty())) {
+    return InvalidArgumentError("--remove-run-dir: got '" + remove +
+                                "', allowed: 0, or with --run-dir 1");
+  }
+  options.remove_run_dir = remove == "1";
   if (options.socket.empty() || options.socket[0] != '/') {
     return InvalidArgumentError("--socket: got '" + options.socket +
                                 "', allowed: an absolute path");

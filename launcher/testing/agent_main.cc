@@ -33,6 +33,8 @@ int Agent(char** argv) {
   options.master_lost_limit = *ParseDuration(argv[4]);
   const char* const keeper = getenv("GODWIT_TEST_KEEPER");
   options.keeper_program = keeper != nullptr ? keeper : GODWIT_KEEPER_PROGRAM;
+  const char* const silence = getenv("GODWIT_TEST_KEEPER_SILENCE");
+  if (silence != nullptr) options.keeper_silence_limit = *ParseDuration(silence);
   return RunAgent(options);
 }
 
