@@ -355,8 +355,10 @@ class PlainRunTest(unittest.TestCase):
         launcher.send_signal(signal.SIGINT)
         wait_for("the first to be seen", lambda: "SIGINT" in launcher.stderr.readline(), 60)
         launcher.send_signal(signal.SIGINT)
-        _, errors = launcher.communicate(timeout=60)
-        self.assertEqual(launcher.returncode, 75, errors)
+        # Not communicate(), which would not see what readline() has read ahead.
+        errors = launcher.stderr.read()
+        launcher.stderr.close()
+        self.assertEqual(launcher.wait(60), 75, errors)
         self.assertIn("godwit run: SIGINT: left, no step lost; the same command goes on from there",
                       errors)
         self.assertEqual(self.cluster.leftovers(), [])
