@@ -22,6 +22,7 @@
 #include "control/worker_channel.h"
 #include "godwit/runtime/collective.h"
 #include "godwit/runtime/sampler.h"
+#include "runtime/collective/host_address.h"
 #include "runtime/environment.h"
 #if GODWIT_HAVE_GLOO
 #include "runtime/collective/gloo/gloo_collective.h"
@@ -45,6 +46,7 @@ constexpr Duration kDrainBudget = std::chrono::minutes(10);
 // After a broken collective: the launcher ends this process as soon as it has found the culprit.
 constexpr Duration kCollectiveGrace = std::chrono::seconds(60);
 constexpr Duration kKeyTimeout = std::chrono::seconds(30);
+constexpr Duration kResolveTimeout = std::chrono::seconds(10);
 // Waits for orders look at the gate and at the keeper at least this often.
 constexpr Duration kGateSlice = std::chrono::seconds(1);
 
@@ -446,7 +448,10 @@ Status Run::Impl::ConnectCollective() {
   GlooOptions gloo;
   gloo.rank = member().rank;
   gloo.world_size = member().world_size;
-  gloo.host = environment.host;
+  // Gloo would ask a name server without a bound.
+  GODWIT_ASSIGN_OR_RETURN(
+      gloo.host,
+      LocalAddressOf(environment.host, SaturatingAdd(MonotonicClock::now(), kResolveTimeout)));
   GODWIT_ASSIGN_OR_RETURN(collective, OpenGlooCollective(gloo, exchange));
   return OkStatus();
 #else
