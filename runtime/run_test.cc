@@ -1,5 +1,6 @@
 #include "godwit/runtime/run.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -181,6 +182,17 @@ TEST(RunOptionsTest, NonsenseIsNamed) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("fence_budget_s")));
   EXPECT_THAT(Run::Open(nullptr, nullptr, {.steps = 1, .world_sizes = {2, 4}}),
               StatusIs(StatusCode::kFailedPrecondition, HasSubstr("2, 4")));
+}
+
+TEST(RunOptionsTest, AWorkingDirectoryThatWasRemovedIsAnErrorForARelativePathAlone) {
+  ASSERT_OK_AND_ASSIGN(TempDir dir, TempDir::Create("gone"));
+  const UniqueFd before(open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(chdir(dir.path().c_str()), 0);
+  ASSERT_EQ(rmdir(dir.path().c_str()), 0);
+  EXPECT_THAT(Run::Open(nullptr, nullptr, {.dir = "ckpt", .steps = 1}),
+              StatusIs(StatusCode::kNotFound, HasSubstr("the working directory, for 'ckpt'")));
+  EXPECT_THAT(Run::Open(nullptr, nullptr, {.dir = dir.path(), .steps = 1}), IsOk());
+  ASSERT_EQ(fchdir(before.get()), 0);
 }
 
 TEST(RunDeathTest, AStepWithoutUpdateIsNamed) {
@@ -565,6 +577,13 @@ TEST(JobRunTest, ARefusedResumeSaysWhy) {
   EXPECT_THAT(run->TryRestore(),
               StatusIs(StatusCode::kFailedPrecondition, HasSubstr("120 was expected")));
   EXPECT_THAT(node.Await(0, WorkerState::kFailed).message, HasSubstr("120 was expected"));
+}
+
+TEST(JobRunTest, ADirectoryThatCannotTravelAsTextIsRefused) {
+  FakeNode node(1);
+  node.Prepare(1);
+  EXPECT_THAT(node.Open(0, {.dir = "/tmp/\xff", .steps = 5}),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("'/tmp/?', allowed in a job")));
 }
 
 TEST(JobRunTest, ToldToLeaveBeforeTheFirstStepItDoes) {

@@ -49,8 +49,8 @@ std::optional<NumericAddress> ParseNumeric(const std::string& text) {
 
 bool CanListenOn(const NumericAddress& numeric) {
   const UniqueFd fd(socket(numeric.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return fd.valid() && bind(fd.get(), reinterpret_cast<const sockaddr*>(&numeric.address),
-                            numeric.size) == 0;
+  return fd.valid() &&
+         bind(fd.get(), reinterpret_cast<const sockaddr*>(&numeric.address), numeric.size) == 0;
 }
 
 }  // namespace
