@@ -4,6 +4,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -72,7 +73,7 @@ void AddEvents(CLI::App& root, Verbs& verbs) {
       AddVerb(root, "events", "List what happened, to a job or in the cluster", "events gpt -f");
   AddSchedulerAddress(app, &options->scheduler);
   app->add_option("JOB", options->job, "Id or name (default: all)");
-  app->add_option("--after", options->after, "Only events with a number above this");
+  AddCount(app, "--after", &options->after, 0, UINT64_MAX, "Only events with a number above this");
   app->add_flag("-f,--follow", options->follow, "Go on with new ones as they come");
   app->add_flag("--json", options->json, "One JSON object a line");
   verbs.push_back({app, false, [options](const Command&) { return Events(*options); }});

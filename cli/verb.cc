@@ -35,8 +35,11 @@ void AddDuration(CLI::App* app, const std::string& flags, Duration* value,
       ->type_name("DURATION");
 }
 
-void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t min, uint32_t max,
-              const std::string& what) {
+namespace {
+
+template <typename T>
+void AddWholeNumber(CLI::App* app, const std::string& flags, T* value, T min, T max,
+                    const std::string& what) {
   const std::string name = flags.substr(0, flags.find(','));
   app->add_option_function<std::string>(
          flags,
@@ -47,10 +50,22 @@ void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t
                  name,
                  fmt::format("got '{}', allowed: a whole number from {} to {}", text, min, max));
            }
-           *value = static_cast<uint32_t>(*parsed);
+           *value = static_cast<T>(*parsed);
          },
          what)
       ->type_name("N");
+}
+
+}  // namespace
+
+void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t min, uint32_t max,
+              const std::string& what) {
+  AddWholeNumber(app, flags, value, min, max, what);
+}
+
+void AddCount(CLI::App* app, const std::string& flags, uint64_t* value, uint64_t min, uint64_t max,
+              const std::string& what) {
+  AddWholeNumber(app, flags, value, min, max, what);
 }
 
 void AddJson(CLI::App* app, bool* json) {

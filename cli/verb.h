@@ -57,6 +57,8 @@ void AddDuration(CLI::App* app, const std::string& flags, Duration* value, const
 // An option whose value is a whole number from `min` to `max`; anything else is a usage error.
 void AddCount(CLI::App* app, const std::string& flags, uint32_t* value, uint32_t min, uint32_t max,
               const std::string& what);
+void AddCount(CLI::App* app, const std::string& flags, uint64_t* value, uint64_t min, uint64_t max,
+              const std::string& what);
 // --json.
 void AddJson(CLI::App* app, bool* json);
 // --scheduler; the default is GODWIT_SCHEDULER, else the default address.

@@ -71,6 +71,10 @@ class CommandTest(CommandCase):
         self.assert_error(self.godwit("run", "--nproc-per-node", "x", "--", "true"), 2,
                           "--nproc-per-node", "'x'", "whole number")
         self.assert_error(self.godwit("logs", "j", "--stream", "x"), 2, "--stream", "out, err, both")
+        for value in ("-1", "9" * 30, "x"):
+            self.assert_error(self.godwit("events", "--after", value), 2, "--after", value,
+                              "whole number")
+        self.assert_error(self.godwit("jobs", "--scheduler", ""), 2, "--scheduler", "got ''")
 
     def test_each_flag_of_run_refuses_what_it_has_no_meaning_for(self):
         empty, negative, huge, text, no_text = "", "-1", "9" * 30, "abc", "\udcff"
