@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <future>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/shared_memory.h"
@@ -310,6 +311,7 @@ class FakeNode {
 
   void Prepare(uint64_t epoch) {
     epoch_ = epoch;
+    const std::lock_guard lock(agents_);
     for (uint32_t i = 0; i < slots_.size(); ++i) {
       slots_[i].agent->Prepare({.epoch = epoch,
                                 .rank = i,
@@ -391,6 +393,7 @@ class FakeNode {
         }
       }
       for (uint32_t i = 0; i < slots_.size(); ++i) {
+        const std::lock_guard lock(agents_);
         FreeOldSnapshots(&slots_[i]);
         auto request = slots_[i].agent->TakeKvRequest();
         if (request.ok() && request->has_value()) waiting[i] = **request;
@@ -428,6 +431,7 @@ class FakeNode {
   std::unique_ptr<TempDir> dir_;
   UniqueFd listener_;
   std::vector<Slot> slots_;
+  std::mutex agents_;  // a channel belongs to one thread; here the test's and the server's share it
   std::atomic<uint64_t> epoch_{0};
   std::atomic<bool> stop_{false};
   std::thread server_;
