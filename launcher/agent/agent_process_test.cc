@@ -387,7 +387,7 @@ TEST_F(AgentProcessTest, AMasterThatComesBackFindsTheAgentAgain) {
 }
 
 TEST_F(AgentProcessTest, WithoutAMasterTheWorkersEndAfterTheLimit) {
-  StartAgent(1, "60s", "300ms");
+  StartAgent(1, "60s", "2s");  // also the time that it has to find one at first
   Await(Kind::kHello);
   const pid_t pid = Train(1);
   master_.reset();
