@@ -38,8 +38,7 @@ constexpr Duration kSilence = std::chrono::milliseconds(200);
   while (MonotonicClock::now() < until) {
   }
   const AttachReply reply{.slots = 1, .keeper_pid = getpid()};
-  const Status sent =
-      SendMessage(agent->get(), AsBytes(EncodeKeeperMessage(reply)), {}, Soon());
+  const Status sent = SendMessage(agent->get(), AsBytes(EncodeKeeperMessage(reply)), {}, Soon());
   // Until it is ended.
   while (RecvMessage(agent->get(), kMaxKeeperMessageBytes, 0, Soon()).ok()) {
   }
@@ -58,19 +57,19 @@ TEST(KeeperLinkTest, AKeeperThatIsBusyIsWaitedFor) {
   ASSERT_OK_AND_ASSIGN(const auto loop, EventLoop::Open());
   std::optional<KeeperMessage> answer;
   std::string lost;
-  KeeperLink link({.program = "/nowhere", .socket = socket, .run_dir = dir.path(),
-                   .silence_limit = kSilence},
-                  loop.get(),
-                  {.message =
-                       [&](const KeeperMessage& message, std::vector<UniqueFd>) {
-                         answer = message;
-                         loop->Stop();
-                       },
-                   .lost =
-                       [&](const std::string& why) {
-                         lost = why;
-                         loop->Stop();
-                       }});
+  KeeperLink link(
+      {.program = "/nowhere", .socket = socket, .run_dir = dir.path(), .silence_limit = kSilence},
+      loop.get(),
+      {.message =
+           [&](const KeeperMessage& message, std::vector<UniqueFd>) {
+             answer = message;
+             loop->Stop();
+           },
+       .lost =
+           [&](const std::string& why) {
+             lost = why;
+             loop->Stop();
+           }});
   ASSERT_OK(link.Connect());
   ASSERT_OK(loop->Run());
   EXPECT_EQ(lost, "");

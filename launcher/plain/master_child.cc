@@ -10,11 +10,13 @@
 #include "base/log.h"
 #include "base/strings.h"
 #include "base/unique_fd.h"
+#include "launcher/process_tree.h"
 
 namespace godwit {
 
 namespace {
 
+constexpr uint32_t kLooks = 5;  // in the stopped limit
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 
 // Exit codes of a master that has brought its job to an end, one way or other; started again it
@@ -46,7 +48,32 @@ Status MasterChild::Start() {
   spawn.parent_death_signal = SIGKILL;
   GODWIT_ASSIGN_OR_RETURN(Child child, Spawn(spawn));
   child_ = std::move(child);
+  seen_stopped_ = 0;
+  ArmLook();
   return OkStatus();
+}
+
+void MasterChild::ArmLook() {
+  if (look_ != 0) loop_->CancelTimer(look_);
+  look_ = loop_->AddTimer(SaturatingAdd(MonotonicClock::now(), options_.stopped_limit / kLooks),
+                          [this] {
+                            look_ = 0;
+                            Look();
+                          });
+}
+
+void MasterChild::Look() {
+  if (!child_ || finished_) return;
+  // In looks, not in time: when all of the run was stopped, all of it goes on.
+  const Result<ProcessActivity> activity = ActivityOf(child_->pid());
+  seen_stopped_ = activity.ok() && activity->state == 'T' ? seen_stopped_ + 1 : 0;
+  if (seen_stopped_ >= kLooks) {
+    LogError("the master, process {}, has been stopped for {}: it is killed and started again",
+             child_->pid(), HumanDuration(options_.stopped_limit));
+    if (const Status s = child_->Signal(SIGKILL); !s.ok()) LogDebug("{}", s.message());
+    return;
+  }
+  ArmLook();
 }
 
 void MasterChild::OnChildEnded(pid_t pid) {
@@ -85,6 +112,8 @@ void MasterChild::Finish(MonotonicTime deadline) {
   finished_ = true;
   if (timer_ != 0) loop_->CancelTimer(timer_);
   timer_ = 0;
+  if (look_ != 0) loop_->CancelTimer(look_);
+  look_ = 0;
   if (!child_) return;
   if (!child_->Wait(deadline).ok()) {
     if (const Status s = child_->Signal(SIGKILL); !s.ok()) LogDebug("{}", s.message());

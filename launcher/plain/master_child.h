@@ -19,6 +19,9 @@ class MasterChild {
   struct Options {
     std::vector<std::string> argv;
     std::string log_path;
+    // A master that was stopped (SIGSTOP) for so long is killed, and so started again: nobody else
+    // is there to miss it.
+    Duration stopped_limit = std::chrono::seconds(10);
   };
   // A master that can't stay alive: after this many deaths within this time it's given up.
   static constexpr size_t kMaxDeaths = 5;
@@ -38,13 +41,18 @@ class MasterChild {
   void Finish(MonotonicTime deadline);
 
  private:
+  void ArmLook();
+  void Look();
+
   const Options options_;
   EventLoop* const loop_;
   const std::function<void(int)> ended_;
   const std::function<void(const std::string&)> failed_;
   std::optional<Child> child_;
   std::vector<MonotonicTime> deaths_;
-  EventLoop::TimerId timer_ = 0;
+  EventLoop::TimerId timer_ = 0;  // of the next start
+  EventLoop::TimerId look_ = 0;
+  uint32_t seen_stopped_ = 0;  // looks in a row
   bool finished_ = false;
 };
 
