@@ -33,8 +33,7 @@ void EncodingMemory::EndSave() {
     Entry& e = it->second;
     bool again = false;
     if (e.raw_bytes > 0) {
-      const double ratio =
-          static_cast<double>(e.encoded_bytes) / static_cast<double>(e.raw_bytes);
+      const double ratio = static_cast<double>(e.encoded_bytes) / static_cast<double>(e.raw_bytes);
       if (e.first_ratio == 0) e.first_ratio = ratio;
       again = ++e.saves >= kRecheckSaves || std::abs(ratio - e.first_ratio) > kDrift;
     }

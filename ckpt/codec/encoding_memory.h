@@ -18,8 +18,8 @@ class EncodingMemory {
   static constexpr uint64_t kRecheckSaves = 16;
   static constexpr double kDrift = 0.02;
 
-  // `tensor` is any number that the caller gives it. `delta`: a base is at hand. Empty: measure, and
-  // call Chosen.
+  // `tensor` is any number that the caller gives it. `delta`: a base is at hand. Empty: measure,
+  // and call Chosen.
   std::optional<ChunkEncoding> Get(uint32_t tensor, bool delta) const;
   void Chosen(uint32_t tensor, bool delta, const ChunkEncoding& encoding);
   // What became of a chunk.
