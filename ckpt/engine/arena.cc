@@ -30,12 +30,12 @@ struct Layout {
 };
 
 // No overflow: a plan's bytes, and so its chunks, are bounded by kMaxPlanBytes.
-Layout LayoutOf(const Plan& plan) {
+Layout LayoutOf(const Plan& plan, uint32_t slots) {
   Layout l;
   l.first_slot = kPage + Pages(plan.serialized().size());
   l.data_offset = Pages(kTableOffset + plan.chunks() * sizeof(ChunkMeta));
   l.slot_stride = l.data_offset + Pages(plan.data_bytes());
-  l.total = l.first_slot + kArenaSlots * l.slot_stride;
+  l.total = l.first_slot + slots * l.slot_stride;
   return l;
 }
 
@@ -52,8 +52,9 @@ Digest128 MetaDigest(const SlotInfo& info, std::span<const ChunkMeta> table) {
   return digest.Digest();
 }
 
-void Adopt(Arena::Rep& rep, std::span<std::byte> memory) {
-  const Layout l = LayoutOf(rep.plan);
+void Adopt(Arena::Rep& rep, std::span<std::byte> memory, uint32_t slots) {
+  const Layout l = LayoutOf(rep.plan, slots);
+  rep.slots = slots;
   rep.memory = memory;
   rep.first_slot = l.first_slot;
   rep.slot_stride = l.slot_stride;
@@ -70,8 +71,10 @@ void Populate(std::span<std::byte> memory) {
 #endif
 }
 
+bool SlotsAllowed(uint32_t slots) { return slots >= kArenaSlots && slots <= kMaxArenaSlots; }
+
 // What formatted memory says of itself, checked against its size.
-Result<Plan> ReadPlan(std::span<std::byte> memory) {
+Result<Plan> ReadPlan(std::span<std::byte> memory, uint32_t& slots) {
   if (memory.size() < kPage) {
     return DataLossError(
         fmt::format("snapshot memory: {} bytes, allowed are {} and more", memory.size(), kPage));
@@ -83,9 +86,10 @@ Result<Plan> ReadPlan(std::span<std::byte> memory) {
   if (header.magic.load(std::memory_order_relaxed) != kArenaMagic) {
     return DataLossError("snapshot memory: magic differs");
   }
-  if (const uint32_t n = header.slots.load(); n != kArenaSlots) {
-    return DataLossError(
-        fmt::format("snapshot memory: slots is {}, allowed is {}", n, kArenaSlots));
+  slots = header.slots.load();
+  if (!SlotsAllowed(slots)) {
+    return DataLossError(fmt::format("snapshot memory: slots is {}, allowed are {} to {}", slots,
+                                     kArenaSlots, kMaxArenaSlots));
   }
   const uint64_t plan_bytes = header.plan_bytes.load();
   if (plan_bytes > memory.size() - kPage) {
@@ -100,7 +104,7 @@ Result<Plan> ReadPlan(std::span<std::byte> memory) {
                                      DigestOf(AsBytes(copy)).ToHex(), hash.ToHex()));
   }
   GODWIT_ASSIGN_OR_RETURN(Plan plan, Plan::Parse(AsBytes(copy), "snapshot memory: plan"));
-  if (const uint64_t need = LayoutOf(plan).total; need > memory.size()) {
+  if (const uint64_t need = LayoutOf(plan, slots).total; need > memory.size()) {
     return DataLossError(
         fmt::format("snapshot memory: {} bytes, its plan needs {}", memory.size(), need));
   }
@@ -152,7 +156,7 @@ SlotInfo Arena::Rep::Info(uint32_t i) const {
 }
 
 std::optional<uint32_t> Arena::Rep::TryTakeFree() {
-  for (uint32_t i = 0; i < kArenaSlots; ++i) {
+  for (uint32_t i = 0; i < slots; ++i) {
     auto expected = static_cast<uint32_t>(SlotState::kFree);
     if (slot(i).state.compare_exchange_strong(expected, static_cast<uint32_t>(SlotState::kFilling),
                                               std::memory_order_acquire)) {
@@ -182,7 +186,7 @@ void Arena::Rep::GiveUp(uint32_t i) {
 std::optional<SlotPin> Arena::Rep::Pin(const std::shared_ptr<Rep>& rep, uint64_t epoch,
                                        uint64_t step) {
   MutexLock lock(rep->pin_mutex);
-  for (uint32_t i = 0; i < kArenaSlots; ++i) {
+  for (uint32_t i = 0; i < rep->slots; ++i) {
     const SlotInfo info = rep->Info(i);
     if (info.state != SlotState::kWhole || info.epoch != epoch || info.step != step) continue;
     ++rep->pins[i];
@@ -230,19 +234,19 @@ Result<std::vector<ChunkMeta>> Arena::Rep::CopyTable(const SlotInfo& info) const
   return copy;
 }
 
-uint64_t Arena::BytesFor(const Plan& plan) { return LayoutOf(plan).total; }
+uint64_t Arena::BytesFor(const Plan& plan, uint32_t slots) { return LayoutOf(plan, slots).total; }
 
-Result<Arena> Arena::Private(const Plan& plan) {
-  const uint64_t bytes = BytesFor(plan);
+Result<Arena> Arena::Private(const Plan& plan, uint32_t slots) {
+  const uint64_t bytes = BytesFor(plan, slots);
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     return ErrnoError(errno, fmt::format("snapshot memory: mmap of {} for {} snapshots",
-                                         HumanBytes(bytes), kArenaSlots));
+                                         HumanBytes(bytes), slots));
   }
   madvise(p, bytes, MADV_HUGEPAGE);
   madvise(p, bytes, MADV_DONTFORK);
   const std::span<std::byte> memory(static_cast<std::byte*>(p), bytes);
-  auto arena = Open(memory, plan);
+  auto arena = Open(memory, plan, slots);
   if (arena.ok()) {
     arena->rep_->owns_memory = true;
   } else {
@@ -251,20 +255,25 @@ Result<Arena> Arena::Private(const Plan& plan) {
   return arena;
 }
 
-Result<Arena> Arena::Open(std::span<std::byte> memory, const Plan& plan) {
-  const uint64_t need = BytesFor(plan);
+Result<Arena> Arena::Open(std::span<std::byte> memory, const Plan& plan, uint32_t slots) {
+  if (!SlotsAllowed(slots)) {
+    return InvalidArgumentError(fmt::format("snapshot memory: {} slots, allowed are {} to {}",
+                                            slots, kArenaSlots, kMaxArenaSlots));
+  }
+  const uint64_t need = BytesFor(plan, slots);
   if (memory.size() < need || reinterpret_cast<uintptr_t>(memory.data()) % 64 != 0) {
     return InvalidArgumentError(fmt::format(
         "snapshot memory: {} bytes, the plan needs {}, at a multiple of 64", memory.size(), need));
   }
   Populate(memory.first(need));
   auto rep = std::make_shared<Rep>(plan);
-  Adopt(*rep, memory);
+  Adopt(*rep, memory, slots);
   ArenaHeader& header = rep->header();
-  const auto old = ReadPlan(memory);
-  if (old.ok() && old->hash() == plan.hash()) {
+  uint32_t old_slots = 0;
+  const auto old = ReadPlan(memory, old_slots);
+  if (old.ok() && old->hash() == plan.hash() && old_slots == slots) {
     rep->generation = header.generation.load();
-    for (uint32_t i = 0; i < kArenaSlots; ++i) {
+    for (uint32_t i = 0; i < slots; ++i) {
       auto& state = rep->slot(i).state;
       if (state.load() != static_cast<uint32_t>(SlotState::kWhole)) {
         state.store(static_cast<uint32_t>(SlotState::kFree));
@@ -273,12 +282,12 @@ Result<Arena> Arena::Open(std::span<std::byte> memory, const Plan& plan) {
     return Arena(std::move(rep));
   }
   header.magic.store(0, std::memory_order_seq_cst);
-  for (uint32_t i = 0; i < kArenaSlots; ++i) {
+  for (uint32_t i = 0; i < slots; ++i) {
     rep->slot(i).state.store(static_cast<uint32_t>(SlotState::kFree));
   }
   rep->generation = SystemRandom64();
   header.generation.store(rep->generation);
-  header.slots.store(kArenaSlots);
+  header.slots.store(slots);
   header.total_bytes.store(need);
   header.plan_bytes.store(plan.serialized().size());
   header.plan_hash_hi.store(plan.hash().hi);
@@ -296,10 +305,11 @@ Result<Arena> Arena::Attach(std::span<std::byte> memory) {
   if (memory.size() >= kPage) {
     generation = reinterpret_cast<const ArenaHeader*>(memory.data())->generation.load();
   }
-  GODWIT_ASSIGN_OR_RETURN(Plan plan, ReadPlan(memory));
+  uint32_t slots = 0;
+  GODWIT_ASSIGN_OR_RETURN(Plan plan, ReadPlan(memory, slots));
   auto rep = std::make_shared<Rep>(std::move(plan));
   rep->generation = generation;
-  Adopt(*rep, memory);
+  Adopt(*rep, memory, slots);
   if (!rep->Current()) return FailedPreconditionError("snapshot memory: being formatted");
   return Arena(std::move(rep));
 }
@@ -308,7 +318,7 @@ const Plan& Arena::plan() const { return rep_->plan; }
 
 std::vector<SlotInfo> Arena::slots() const {
   std::vector<SlotInfo> out;
-  for (uint32_t i = 0; i < kArenaSlots; ++i) out.push_back(rep_->Info(i));
+  for (uint32_t i = 0; i < rep_->slots; ++i) out.push_back(rep_->Info(i));
   return out;
 }
 
@@ -329,7 +339,7 @@ std::optional<SlotInfo> Arena::WholeAt(uint64_t epoch, uint64_t step) const {
 }
 
 void Arena::Free(uint32_t slot) {
-  if (slot < kArenaSlots) rep_->FreeIfWhole(slot);
+  if (slot < rep_->slots) rep_->FreeIfWhole(slot);
 }
 
 void Arena::FreeOlder(uint64_t epoch, uint64_t step) {

@@ -91,14 +91,15 @@ struct Arena::Rep {
   Plan plan;
   std::span<std::byte> memory;
   bool owns_memory = false;
+  uint32_t slots = kArenaSlots;
   uint64_t generation = 0;
   uint64_t first_slot = 0;
   uint64_t slot_stride = 0;
   uint64_t data_offset = 0;  // in a slot
 
   Mutex pin_mutex;
-  std::array<uint32_t, kArenaSlots> pins GUARDED_BY(pin_mutex){};
-  std::array<bool, kArenaSlots> free_later GUARDED_BY(pin_mutex){};
+  std::array<uint32_t, kMaxArenaSlots> pins GUARDED_BY(pin_mutex){};
+  std::array<bool, kMaxArenaSlots> free_later GUARDED_BY(pin_mutex){};
 };
 
 }  // namespace godwit::ckpt

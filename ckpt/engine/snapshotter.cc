@@ -300,7 +300,7 @@ Status Snapshotter::Begin(uint64_t step) {
     return UnavailableError(
         fmt::format("snapshot of step {} skipped: all {} slots hold snapshots that are not freed "
                     "yet",
-                    step, kArenaSlots));
+                    step, m.rep.slots));
   }
   m.slot = *slot;
   m.step = step;

@@ -76,6 +76,46 @@ TEST(SoloSaverTest, WhatDidNotChangeIsNotWrittenAgain) {
   }
 }
 
+TEST(SoloSaverTest, WithAThirdSlotSmallStepsAreDifferences) {
+  MemoryFileSystem fs;
+  ToyState state(0, 1, /*scale=*/64);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(state.List()));
+  ASSERT_OK_AND_ASSIGN(Arena arena, Arena::Private(plan, 3));
+  Snapshotter::Options snapshots;
+  snapshots.term = 1;
+  snapshots.epoch = 1;
+  snapshots.clock = &RealClock();
+  ASSERT_OK_AND_ASSIGN(auto snapshotter, Snapshotter::Open(state.List(), arena, snapshots));
+  SoloSaver::Options options{kDir, "job", 99};
+  options.base.deltas = true;
+  options.base.full_every = 4;
+  ASSERT_OK_AND_ASSIGN(auto saver, SoloSaver::Open(fs, RealClock(), options, arena));
+  std::vector<uint64_t> bytes;
+  for (uint64_t step = 1; step <= 9; ++step) {
+    state.FillNear(step);
+    ASSERT_OK(snapshotter->StageNow(step, kBound));
+    saver->Offer(step, 1);
+    ASSERT_OK(saver->Drain(kBound));
+    ASSERT_OK_AND_ASSIGN(auto branches, ListBranches(fs, kDir, false));
+    bytes.push_back(branches.front().bytes);
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (i % 4 == 0) {
+      EXPECT_GT(bytes[i], bytes[0] * 9 / 10) << i;
+    } else {
+      EXPECT_LT(bytes[i], bytes[0] * 3 / 4) << i;
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(auto branches, ListBranches(fs, kDir, true));
+  ASSERT_EQ(branches.size(), 9u);
+  for (const BranchEntry& b : branches) {
+    EXPECT_TRUE(b.intact) << b.note;
+    ToyState back(0, 1, 64);
+    ASSERT_OK(RestoreFromStorage(fs, kDir, b.save, 0, 1, back.List()));
+    EXPECT_TRUE(back.HoldsNear(b.save.step)) << b.save.step;
+  }
+}
+
 TEST(SoloSaverTest, RetentionKeepsWhatAKeptSaveRefersTo) {
   MemoryFileSystem fs;
   ToyRank rank(0, 1, 1, 1, /*scale=*/64);

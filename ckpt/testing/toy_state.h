@@ -48,6 +48,27 @@ class ToyState {
     blobs_[1] = "rng of rank " + std::to_string(rank_) + " at " + std::to_string(step);
   }
 
+  // A state that differs from those of other steps in each element's lowest byte only, as training
+  // moves weights: what differences are for.
+  void FillNear(uint64_t step) {
+    Fill(1);
+    step_ = step;
+    for (size_t i = 0; i < data_.size(); ++i) {
+      Random random(Mix64(step * 1000 + i));
+      for (size_t at = 0; at < data_[i]->size(); at += ByteSize(tensors_[i].dtype)) {
+        (*data_[i])[at] = static_cast<std::byte>(random.Next());
+      }
+    }
+  }
+  bool HoldsNear(uint64_t step) const {
+    ToyState other(rank_, world_size_, Scale());
+    other.FillNear(step);
+    for (size_t i = 0; i < data_.size(); ++i) {
+      if (*data_[i] != *other.data_[i]) return false;
+    }
+    return blobs_ == other.blobs_;
+  }
+
   void Clear() {
     for (auto& d : data_) std::fill(d->begin(), d->end(), std::byte{0});
     blobs_ = {"", ""};
