@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "control/futex.h"
+#include "base/futex.h"
 #include "control/shared_bytes.h"
 
 namespace godwit {
@@ -65,7 +65,7 @@ void AgentChannel::WriteOrders(F&& write) {
   BeginSharedWrite(page_->orders_seq);
   std::forward<F>(write)();
   EndSharedWrite(page_->orders_seq);
-  FutexWakeAll(page_->orders_seq);
+  FutexWake(page_->orders_seq, FutexScope::kShared);
 }
 
 void AgentChannel::Prepare(const Membership& membership) {
@@ -269,7 +269,7 @@ void AgentChannel::Answer(uint32_t seq, StatusCode code, std::string_view value)
   StoreShared(page_->kv_value_bytes, static_cast<uint32_t>(value.size()));
   StoreShared(page_->kv_status, static_cast<int32_t>(code));
   page_->kv_response_seq.store(seq, std::memory_order_release);
-  FutexWakeAll(page_->kv_response_seq);
+  FutexWake(page_->kv_response_seq, FutexScope::kShared);
 }
 
 }  // namespace godwit

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/futex.h"
 #include "base/unix_socket.h"
-#include "control/futex.h"
 #include "control/shared_bytes.h"
 
 namespace godwit {
@@ -159,7 +159,8 @@ Result<Orders> WorkerChannel::WaitOrders(uint32_t seen_seq, MonotonicTime deadli
     if (!KeeperAlive()) return UnavailableError("the keeper of this worker's slot is gone");
     const MonotonicTime now = MonotonicClock::now();
     if (now >= deadline) return DeadlineExceededError("no orders came");
-    FutexWait(page_->orders_seq, seq, std::min<Duration>(deadline - now, kKeeperCheck));
+    FutexWait(page_->orders_seq, seq, std::min<Duration>(deadline - now, kKeeperCheck),
+              FutexScope::kShared);
   }
 }
 
@@ -219,7 +220,8 @@ Status WorkerChannel::AwaitKvResponse(uint32_t seq, MonotonicTime deadline) cons
     if (!KeeperAlive()) return UnavailableError("the keeper of this worker's slot is gone");
     const MonotonicTime now = MonotonicClock::now();
     if (now >= deadline) return UnavailableError("no agent answers");
-    FutexWait(page_->kv_response_seq, got, std::min<Duration>(deadline - now, kKeeperCheck));
+    FutexWait(page_->kv_response_seq, got, std::min<Duration>(deadline - now, kKeeperCheck),
+              FutexScope::kShared);
   }
 }
 

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <tuple>
 
+#include "base/futex.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "ckpt/engine/arena_rep.h"
-#include "ckpt/engine/futex.h"
 
 namespace godwit::ckpt {
 namespace {

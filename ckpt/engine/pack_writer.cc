@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/background_pace.h"
 #include "base/mutex.h"
 #include "base/random.h"
 #include "base/strings.h"
@@ -63,9 +64,8 @@ class Share {
   const BaseChoice& choice() const { return choice_; }
   const KeptPack* base() const { return base_.get(); }
 
-  bool encoding() const { return encoding_; }
-
-  Encoded Encode(size_t i, Worker& worker);
+  // `cheap`: stored, because processors are scarce.
+  Encoded Encode(size_t i, Worker& worker, bool cheap);
   // All chunks were encoded.
   void Done() { encodings().EndSave(); }
 
@@ -134,7 +134,6 @@ bool Share::LoadBase(const StagedChunk& staged, std::string& raw) const {
 }
 
 Status Share::EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out) {
-  if (!encoding_) return worker.encoder.Encode(AsBytes(worker.raw), {}, {}, out.frames);
   const double start = ThreadSeconds();
   const Chunk chunk = rep_->plan.chunk(staged_[i].chunk);
   // Chunks of one tensor are alike; small ones that share a chunk go by the first.
@@ -168,7 +167,7 @@ Status Share::EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out) {
   return OkStatus();
 }
 
-Encoded Share::Encode(size_t i, Worker& worker) {
+Encoded Share::Encode(size_t i, Worker& worker, bool cheap) {
   const StagedChunk& staged = staged_[i];
   const ChunkChoice& choice = choice_.chunks[i];
   Encoded out;
@@ -184,8 +183,12 @@ Encoded Share::Encode(size_t i, Worker& worker) {
   }
   out.status = Load(staged, worker.raw);
   if (!out.status.ok()) return out;
-  const bool delta = choice.kind == ChunkKind::kDelta && LoadBase(staged, worker.base);
-  out.status = EncodeFrames(i, delta, worker, out);
+  if (cheap || !encoding_) {
+    out.status = worker.encoder.Encode(AsBytes(worker.raw), {}, {}, out.frames);
+  } else {
+    const bool delta = choice.kind == ChunkKind::kDelta && LoadBase(staged, worker.base);
+    out.status = EncodeFrames(i, delta, worker, out);
+  }
   out.entry.frame_bytes = out.frames.size();
   return out;
 }
@@ -235,7 +238,7 @@ class Pipeline {
         if (stop_ || next_ >= share_.size()) return;
         i = next_++;
       }
-      Encoded encoded = share_.Encode(i, worker);
+      Encoded encoded = share_.Encode(i, worker, /*cheap=*/false);
       MutexLock lock(mutex_);
       slots_[i % slots_.size()] = std::move(encoded);
       changed_.NotifyAll();
@@ -254,8 +257,11 @@ class Pipeline {
 
 class Writer {
  public:
-  Writer(FileSystem& fs, Clock& clock, const Arena& arena, const WritePackOptions& options)
-      : fs_(fs),
+  // `pace`: of a writer that nobody waits for; null: as fast as it goes.
+  Writer(FileSystem& fs, Clock& clock, const Arena& arena, const WritePackOptions& options,
+         BackgroundPace* pace)
+      : pace_(pace),
+        fs_(fs),
         clock_(clock),
         rep_(arena.rep()),
         options_(options),
@@ -284,6 +290,11 @@ class Writer {
   // For the next save to refer to.
   void Remember(const PackTail& tail, SlotPin pin);
 
+  // Appends, in small pieces when paced: the kernel copies a piece at one go.
+  Status Append(WritableFile& file, std::string_view bytes);
+  void EndPiece();
+
+  BackgroundPace* const pace_;
   FileSystem& fs_;
   Clock& clock_;
   const std::shared_ptr<Arena::Rep> rep_;
@@ -366,6 +377,25 @@ Status Writer::CheckSpace(const Share& share, const std::string& dir) {
   return OkStatus();
 }
 
+void Writer::EndPiece() {
+  if (!pace_) return;
+  if (const Duration rest = pace_->EndPiece(); rest > Duration::zero()) {
+    std::this_thread::sleep_for(rest);
+  }
+}
+
+Status Writer::Append(WritableFile& file, std::string_view bytes) {
+  constexpr size_t kPieceBytes = 256 * 1024;
+  const size_t piece = pace_ ? kPieceBytes : bytes.size();
+  while (!bytes.empty()) {
+    const std::string_view now = bytes.substr(0, piece);
+    GODWIT_RETURN_IF_ERROR(Timed([&] { return file.Append(AsBytes(now)); }));
+    bytes.remove_prefix(now.size());
+    EndPiece();
+  }
+  return OkStatus();
+}
+
 uint32_t Writer::Threads() const {
   constexpr uint32_t kMostThreads = 16;
   if (!options_.deadline) return 1;
@@ -397,8 +427,9 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Sha
   index_.reserve(share.size());
   for (size_t i = 0; i < share.size(); ++i) {
     GODWIT_RETURN_IF_ERROR(StillGoing());
-    Encoded encoded = pipeline ? pipeline->Take(i) : share.Encode(i, *worker);
+    Encoded encoded = pipeline ? pipeline->Take(i) : share.Encode(i, *worker, pace_ && pace_->contended());
     if (!encoded.status.ok()) return encoded.status.Annotate(path_);
+    EndPiece();
     PackIndexEntry& e = encoded.entry;
     if (e.kind == ChunkKind::kReference) {
       references = true;
@@ -431,7 +462,7 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Sha
     }
     out += encoded.frames;
     if (out.size() >= options_.append_bytes) {
-      GODWIT_RETURN_IF_ERROR(Timed([&] { return file.Append(AsBytes(out)); }));
+      GODWIT_RETURN_IF_ERROR(Append(file, out));
       out.clear();
     }
   }
@@ -470,7 +501,7 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Sha
   out += plan.serialized();
   out += source_bytes;
   out += index_bytes;
-  GODWIT_RETURN_IF_ERROR(Timed([&] { return file.Append(AsBytes(out)); }));
+  GODWIT_RETURN_IF_ERROR(Append(file, out));
   return tail;
 }
 
@@ -567,14 +598,15 @@ Result<WrittenPack> Writer::Run() {
 
 Result<WrittenPack> WritePack(FileSystem& fs, Clock& clock, const Arena& arena,
                               const WritePackOptions& options) {
-  if (options.deadline) return Writer(fs, clock, arena, options).Run();
+  if (options.deadline) return Writer(fs, clock, arena, options, nullptr).Run();
   // A thread of its own: without privilege a thread can't come back from SCHED_IDLE (sched(7)).
   Result<WrittenPack> result = InternalError("the writer did not run");
   Thread idle("gw-encode", [&](StopToken) {
     const sched_param none{};
     // Not allowed: then at the caller's priority.
     static_cast<void>(sched_setscheduler(0, SCHED_IDLE, &none));
-    result = Writer(fs, clock, arena, options).Run();
+    BackgroundPace pace(clock);
+    result = Writer(fs, clock, arena, options, &pace).Run();
   });
   idle.Join();
   return result;

@@ -51,6 +51,9 @@ struct WrittenPack {
 // NOT_FOUND when the arena has no such snapshot, ABORTED when it was given up meanwhile, CANCELLED
 // and DEADLINE_EXCEEDED between two chunks. Memory: a few chunks for each thread.
 //
+// What nobody waits for is written at idle priority with rests while others want the processors
+// (BackgroundPace), and is stored rather than encoded where they want them all the time.
+//
 // With a history, chunks that are those of the last committed pack refer to it (ChooseBase), and
 // floats may be written as differences to it, whose bytes are then read from its snapshot.
 Result<WrittenPack> WritePack(FileSystem& fs, Clock& clock, const Arena& arena,

@@ -7,12 +7,13 @@
 #include <cstring>
 #include <vector>
 
+#include "base/background_pace.h"
 #include "base/check.h"
+#include "base/futex.h"
 #include "base/mutex.h"
 #include "base/strings.h"
 #include "base/thread.h"
 #include "ckpt/engine/arena_rep.h"
-#include "ckpt/engine/futex.h"
 
 namespace godwit::ckpt {
 namespace {
@@ -42,8 +43,9 @@ struct Snapshotter::Impl {
 
   // Copies chunk `index` of tensors into `slot`. False when abandoned on the way.
   bool CopyTensorChunk(uint64_t index, uint32_t slot, DigestBuilder& digest);
-  // Takes stable chunks until none is left.
-  void CopySome(DigestBuilder& digest);
+  // Takes stable chunks until none is left. With `pace` it rests between them while others want the
+  // processor, but not once the training thread waits.
+  void CopySome(DigestBuilder& digest, BackgroundPace* pace = nullptr);
   Status CopyVolatile(uint32_t slot);
   Status CheckPlace(const TensorRef& t) const;
   Status CheckAfterCopy(DigestBuilder& digest);
@@ -52,6 +54,10 @@ struct Snapshotter::Impl {
   // Until the copier is idle; false at the deadline. Helps to copy.
   bool WaitIdle(MonotonicTime deadline);
 
+  void Hurry() {
+    hurry.store(1, std::memory_order_relaxed);
+    FutexWake(hurry);
+  }
   MonotonicTime Now() const { return options.clock->Monotonic(); }
 
   // Constant after Open.
@@ -74,6 +80,7 @@ struct Snapshotter::Impl {
   std::atomic<uint32_t> copied{0};          // chunks; a futex
   std::atomic<uint32_t> pending{kNothing};  // a futex
   std::atomic<uint32_t> phase{kIdle};       // a futex
+  std::atomic<uint32_t> hurry{0};           // the training thread waits for the copy; a futex
 
   std::atomic<uint64_t> last_whole{0};
   std::atomic<bool> any_whole{false};
@@ -106,13 +113,17 @@ bool Snapshotter::Impl::CopyTensorChunk(uint64_t index, uint32_t to, DigestBuild
   return true;
 }
 
-void Snapshotter::Impl::CopySome(DigestBuilder& digest) {
+void Snapshotter::Impl::CopySome(DigestBuilder& digest, BackgroundPace* pace) {
   for (;;) {
     const uint64_t i = next.fetch_add(1, std::memory_order_relaxed);
     if (i >= stable_chunks.size()) return;
     CopyTensorChunk(stable_chunks[i], slot, digest);
     if (copied.fetch_add(1, std::memory_order_acq_rel) + 1 == stable_chunks.size()) {
       FutexWake(copied);
+    }
+    if (!pace) continue;
+    if (const Duration rest = pace->EndPiece(); rest > Duration::zero()) {
+      FutexWait(hurry, 0, rest);
     }
   }
 }
@@ -211,6 +222,9 @@ void Snapshotter::Impl::FinishJob() {
 }
 
 void Snapshotter::Impl::StageLoop(StopToken) {
+  // The training thread's own work comes first; at the fence it copies, too.
+  LowerThreadPriority();
+  BackgroundPace pace(*options.clock);
   for (;;) {
     uint32_t p = phase.load(std::memory_order_acquire);
     if (p == kStop) return;
@@ -218,7 +232,7 @@ void Snapshotter::Impl::StageLoop(StopToken) {
       FutexWait(phase, kIdle, std::chrono::seconds(1));
       continue;
     }
-    CopySome(copier_digest);
+    CopySome(copier_digest, &pace);
     FinishJob();
     // Unless the destructor said kStop meanwhile.
     p = kBusy;
@@ -228,7 +242,10 @@ void Snapshotter::Impl::StageLoop(StopToken) {
 }
 
 bool Snapshotter::Impl::WaitIdle(MonotonicTime deadline) {
-  if (phase.load(std::memory_order_acquire) != kIdle) CopySome(trainer_digest);
+  if (phase.load(std::memory_order_acquire) != kIdle) {
+    Hurry();
+    CopySome(trainer_digest);
+  }
   while (phase.load(std::memory_order_acquire) != kIdle) {
     const Duration left = deadline - Now();
     if (left <= Duration::zero()) return false;
@@ -317,6 +334,7 @@ Status Snapshotter::Begin(uint64_t step) {
     m.rep.GiveUp(*slot);
     return s;
   }
+  m.hurry.store(0, std::memory_order_relaxed);
   m.next.store(0, std::memory_order_relaxed);
   m.copied.store(0, std::memory_order_relaxed);
   m.pending.store(kCopying, std::memory_order_relaxed);
@@ -331,6 +349,7 @@ Status Snapshotter::Fence() {
   if (m.pending.load(std::memory_order_acquire) != kCopying) return OkStatus();
   const MonotonicTime start = m.Now();
   const MonotonicTime deadline = SaturatingAdd(start, m.options.fence_budget);
+  m.Hurry();
   // This thread has nothing better to do: with the copier off its core it copies all by itself.
   m.CopySome(m.trainer_digest);
   Status status;

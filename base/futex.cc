@@ -1,4 +1,4 @@
-#include "ckpt/engine/futex.h"
+#include "base/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 
 #include <climits>
 
-namespace godwit::ckpt {
+namespace godwit {
 
 static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
 
@@ -26,4 +26,4 @@ void FutexWake(const std::atomic<uint32_t>& word, FutexScope scope) {
   syscall(SYS_futex, &word, op, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace godwit::ckpt
+}  // namespace godwit
