@@ -30,7 +30,8 @@ struct ChunkEncoding {
 // So any zstd gives the planes, one after the other. What is left when the chunk's size is no
 // multiple of the width follows the last plane's bytes in its frame.
 
-// Working memory: the planes of a chunk and zstd's. Not thread-safe.
+// Working memory, kept between calls: the largest chunk's planes, and zstd's (below 2 MiB). Not
+// thread-safe.
 class ChunkEncoder {
  public:
   ChunkEncoder();
@@ -39,12 +40,14 @@ class ChunkEncoder {
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
   // Appends the payload to `out`. A plane that its coding doesn't make smaller by 1/64 is stored
-  // raw. `base` for kDeltaPlanes alone: as large as `raw`. RESOURCE_EXHAUSTED without memory.
+  // raw. REQUIRES: raw below 4 GiB; a `base` for kDeltaPlanes alone, as large as `raw`.
+  // RESOURCE_EXHAUSTED without memory.
   Status Encode(ByteSpan raw, ByteSpan base, const ChunkEncoding& encoding, std::string& out);
 
   // The encoding that makes samples of `raw` smallest: `width` is that of its elements (1, 2, 4,
-  // 8), `is_float` allows rotated planes, and differences when `base` isn't empty. Costs about as
-  // much as encoding 200 KiB a few times.
+  // 8), `is_float` allows rotated planes, and differences when `base` isn't empty (then it's as
+  // large as `raw`). By size, with a margin for what takes more time. Costs about as much as
+  // encoding 200 KiB a few times.
   Result<ChunkEncoding> Choose(ByteSpan raw, ByteSpan base, uint8_t width, bool is_float);
 
  private:
@@ -52,7 +55,7 @@ class ChunkEncoder {
   std::unique_ptr<Impl> impl_;
 };
 
-// Not thread-safe.
+// Working memory, kept between calls: the largest chunk's planes, and zstd's. Not thread-safe.
 class ChunkDecoder {
  public:
   ChunkDecoder();

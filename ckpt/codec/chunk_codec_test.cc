@@ -222,6 +222,19 @@ TEST(ChunkCodecTest, ABombIsRefusedByItsSize) {
               StatusIs(StatusCode::kDataLoss, HasSubstr("allowed are 1000")));
 }
 
+TEST(ChunkCodecTest, OnlyStandardFramesAreTaken) {
+  ChunkDecoder decoder;
+  std::string out;
+  const std::string skippable("\x50\x2a\x4d\x18\x00\x00\x00\x00", 8);
+  EXPECT_THAT(decoder.Decode(AsBytes(skippable), 0, 1, {}, Mutable(out)),
+              StatusIs(StatusCode::kDataLoss));
+  // Of zstd 0.7, by hand: header, a raw block of 5 bytes, the end.
+  const std::string draft("\x27\xb5\x2f\xfd\x20\x05\x40\x00\x05hello\xc0\x00\x00", 17);
+  out.resize(5);
+  EXPECT_THAT(decoder.Decode(AsBytes(draft), 0, 1, {}, Mutable(out)),
+              StatusIs(StatusCode::kDataLoss));
+}
+
 TEST(ChunkCodecTest, AnUnknownTransformIsNamed) {
   ChunkDecoder decoder;
   std::string out(8, '\0');

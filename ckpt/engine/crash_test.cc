@@ -15,6 +15,7 @@ using testing::CheckExclusive;
 using testing::CrashBegin;
 using testing::CrashReport;
 using testing::CrashSave;
+using testing::SaveKind;
 
 std::string Shown(const CrashReport& report) {
   std::string out = std::to_string(report.violations.size()) + " broken promises in " +
@@ -35,6 +36,20 @@ TEST(CrashTest, ASaveOfThreeRanksSurvivesEveryFaultAtEveryCall) {
   const CrashReport report = CrashSave(3, nullptr);
   EXPECT_TRUE(report.violations.empty()) << Shown(report);
   EXPECT_GT(report.cases, 500u);
+}
+
+TEST(CrashTest, ASaveThatRefersToOthersSurvivesEveryFaultAtEveryCall) {
+  for (uint32_t ranks : {1, 3}) {
+    const CrashReport report = CrashSave(ranks, nullptr, SaveKind::kReferences);
+    EXPECT_TRUE(report.violations.empty()) << ranks << " ranks: " << Shown(report);
+  }
+}
+
+TEST(CrashTest, ASaveOfDifferencesSurvivesEveryFaultAtEveryCall) {
+  for (uint32_t ranks : {1, 3}) {
+    const CrashReport report = CrashSave(ranks, nullptr, SaveKind::kDeltas);
+    EXPECT_TRUE(report.violations.empty()) << ranks << " ranks: " << Shown(report);
+  }
 }
 
 TEST(CrashTest, TheFirstTermSurvivesEveryFaultAtEveryCall) {
@@ -172,6 +187,46 @@ class RenameOver : public Wrong {
   }
 };
 
+// Retention doesn't learn what the saves that it keeps refer to.
+class ForgetsBases : public Wrong {
+ public:
+  using Wrong::Wrong;
+  Result<std::vector<DirEntry>> List(const std::string& path) override {
+    if (path.find("/packs/t") != std::string::npos) return std::vector<DirEntry>();
+    return target_.List(path);
+  }
+  // Its removal of a save goes by that list, too.
+  Status RemoveDir(const std::string& path) override {
+    GODWIT_ASSIGN_OR_RETURN(const auto entries, target_.List(path));
+    for (const DirEntry& e : entries) {
+      GODWIT_RETURN_IF_ERROR(target_.Unlink(JoinPath(path, e.name)));
+    }
+    return target_.RemoveDir(path);
+  }
+};
+
+// Deletes packs first, and the manifests that speak of them when that is done.
+class PacksBeforeManifests : public Wrong {
+ public:
+  using Wrong::Wrong;
+  Status Unlink(const std::string& path) override {
+    if (path.find("/manifests/t") == std::string::npos) return target_.Unlink(path);
+    late_.push_back(path);
+    return OkStatus();
+  }
+  Status SyncDir(const std::string& path) override {
+    GODWIT_RETURN_IF_ERROR(target_.SyncDir(path));
+    if (!path.ends_with("/packs")) return OkStatus();
+    for (const std::string& manifest : std::exchange(late_, {})) {
+      GODWIT_RETURN_IF_ERROR(target_.Unlink(manifest));
+    }
+    return OkStatus();
+  }
+
+ private:
+  std::vector<std::string> late_;
+};
+
 template <typename T, typename... Args>
 testing::Decorator Mutant(Args... args) {
   return [=](FileSystem& target) { return std::make_unique<T>(target, args...); };
@@ -199,6 +254,15 @@ TEST(MutantTest, WithoutAFileFsyncPromisesBreak) {
 
 TEST(MutantTest, ATailBeforeItsDataBreaksPromises) {
   EXPECT_FALSE(CrashSave(1, Mutant<TailBeforeData>()).violations.empty());
+}
+
+TEST(MutantTest, RetentionThatForgetsBasesBreaksPromises) {
+  EXPECT_FALSE(CrashSave(1, Mutant<ForgetsBases>(), SaveKind::kReferences).violations.empty());
+  EXPECT_FALSE(CrashSave(1, Mutant<ForgetsBases>(), SaveKind::kDeltas).violations.empty());
+}
+
+TEST(MutantTest, DeletingPacksBeforeTheirManifestsBreaksPromises) {
+  EXPECT_FALSE(CrashSave(1, Mutant<PacksBeforeManifests>()).violations.empty());
 }
 
 TEST(MutantTest, RenamingOverAnExistingNameBreaksPromises) {

@@ -31,18 +31,14 @@ void PackHistory::Committed(const SaveId& save) {
   }
 }
 
-void PackHistory::Forget() {
-  std::shared_ptr<const KeptPack> base;
-  std::deque<std::shared_ptr<const KeptPack>> waiting;
-  MutexLock lock(mutex_);
-  base_.swap(base);
-  waiting_.swap(waiting);
-}
-
 bool PackHistory::Encoding() {
   MutexLock lock(mutex_);
   encoding_ = WorthEncoding(rates_, encoding_);
-  return encoding_;
+  if (encoding_ || ++stored_saves_ >= kTryAgain) {
+    stored_saves_ = 0;
+    return true;
+  }
+  return false;
 }
 
 void PackHistory::Measured(const SaveRates& rates) {

@@ -33,25 +33,27 @@ class PackHistory {
   void Written(KeptPack pack);
   // The save is committed: if its pack is here it becomes the base, and older ones are released.
   void Committed(const SaveId& save);
-  // Nothing is referred to any more: a new membership, a new plan.
-  void Forget();
 
   // Null: none of that term.
   std::shared_ptr<const KeptPack> Base(uint64_t term) const;
 
   EncodingMemory& encodings() { return encodings_; }
-  // Whether the next save is to be encoded, by what earlier ones measured.
+  // Whether the next save is to be encoded, by what earlier ones measured. Each kTryAgain-th save
+  // after those that were only stored is encoded all the same: nothing else would tell that it pays
+  // by now.
   bool Encoding();
   void Measured(const SaveRates& rates);
 
  private:
   static constexpr size_t kMostKept = 2;
+  static constexpr uint32_t kTryAgain = 16;
 
   const BaseLimits limits_;
   EncodingMemory encodings_;
   mutable Mutex mutex_;
   SaveRates rates_ GUARDED_BY(mutex_);
   bool encoding_ GUARDED_BY(mutex_) = true;
+  uint32_t stored_saves_ GUARDED_BY(mutex_) = 0;  // since one was encoded
   std::shared_ptr<const KeptPack> base_ GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<const KeptPack>> waiting_ GUARDED_BY(mutex_);
 };

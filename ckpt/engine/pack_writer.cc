@@ -134,7 +134,6 @@ bool Share::LoadBase(const StagedChunk& staged, std::string& raw) const {
 }
 
 Status Share::EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out) {
-  const double start = ThreadSeconds();
   const Chunk chunk = rep_->plan.chunk(staged_[i].chunk);
   // Chunks of one tensor are alike; small ones that share a chunk go by the first.
   const uint32_t tensor = rep_->plan.segment(chunk, 0).entry;
@@ -148,6 +147,8 @@ Status Share::EncodeFrames(size_t i, bool delta, Worker& worker, Encoded& out) {
                             worker.encoder.Choose(AsBytes(worker.raw), base, width, is_float));
     encodings().Chosen(tensor, delta, *encoding);
   }
+  // Without what choosing took, which later chunks of the tensor don't.
+  const double start = ThreadSeconds();
   GODWIT_RETURN_IF_ERROR(worker.encoder.Encode(
       AsBytes(worker.raw), encoding->transform == Transform::kDeltaPlanes ? base : ByteSpan(),
       *encoding, out.frames));
@@ -427,7 +428,8 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Sha
   index_.reserve(share.size());
   for (size_t i = 0; i < share.size(); ++i) {
     GODWIT_RETURN_IF_ERROR(StillGoing());
-    Encoded encoded = pipeline ? pipeline->Take(i) : share.Encode(i, *worker, pace_ && pace_->contended());
+    Encoded encoded =
+        pipeline ? pipeline->Take(i) : share.Encode(i, *worker, pace_ && pace_->contended());
     if (!encoded.status.ok()) return encoded.status.Annotate(path_);
     EndPiece();
     PackIndexEntry& e = encoded.entry;
@@ -496,7 +498,6 @@ Result<PackTail> Writer::WriteBody(WritableFile& file, const SlotInfo& info, Sha
   tail.raw_bytes = share.raw_bytes();
   tail.file_bytes = tail.index_offset + index_bytes.size() + kPackTailBytes;
   written_.raw_bytes = share.raw_bytes();
-  written_.referred_bytes = share.choice().referred_bytes;
   written_.choice = share.choice().reason;
   out += plan.serialized();
   out += source_bytes;

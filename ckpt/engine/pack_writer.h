@@ -38,8 +38,7 @@ struct WrittenPack {
   std::string tail;    // bytes for CommitSave
   uint64_t bytes = 0;  // of the file
   uint64_t raw_bytes = 0;
-  uint64_t referred_bytes = 0;  // of them: not written again
-  std::string choice;           // why it refers to what it does; empty: the pack was there already
+  std::string choice;  // what it refers to and why; empty: the pack was there already
 };
 
 // Blocks for the whole write. On OK the pack is durable: data, fsync of file and folder, then the

@@ -9,7 +9,10 @@
 #include "base/check.h"
 #include "base/fault_file_system.h"
 #include "base/memory_file_system.h"
+#include "ckpt/engine/arena_rep.h"
 #include "ckpt/engine/restore.h"
+#include "ckpt/format/version.h"
+#include "ckpt/io/pack_reader.h"
 #include "ckpt/testing/toy_rank.h"
 
 namespace godwit::ckpt::testing {
@@ -26,24 +29,78 @@ constexpr uint64_t kNextStep = 50;
 constexpr uint64_t kKillSeed = 3;
 const std::vector<uint64_t> kPowerSeeds = {0, 1, 2, 17, 23, 99};
 
+ToyState::Change ChangeOf(SaveKind kind) {
+  if (kind == SaveKind::kFull) return ToyState::Change::kAll;
+  return kind == SaveKind::kReferences ? ToyState::Change::kOneTensor
+                                       : ToyState::Change::kLowestByte;
+}
+
 // The jobs, staged once: a case only writes.
 struct Jobs {
-  explicit Jobs(uint32_t world_size)
-      : save(world_size, 1, 1, kScale), next(world_size, 2, 2, kScale), world_size(world_size) {
+  Jobs(uint32_t world_size, SaveKind kind)
+      : kind(kind),
+        save(world_size, 1, 1, kScale, kMaxArenaSlots),
+        next(world_size, 2, 2, kScale),
+        world_size(world_size) {
+    for (ToyJob* job : {&save, &next}) {
+      for (auto& r : job->ranks) r->state.change = ChangeOf(kind);
+    }
     // Every frame is a write of its own.
     for (auto& r : save.ranks) r->append_bytes = 1;
-    GODWIT_CHECK(save.Stage(kSave.step).ok());
+    ResetHistory();
     GODWIT_CHECK(next.Stage(kNextStep).ok());
   }
+
+  // What was there before, on disk and in the writers' memory; then what the cases save is staged.
+  void Before(FileSystem& fs) {
+    for (const SaveId& id : {SaveId{1, 10, 1}, SaveId{1, 20, 2}, kBefore}) {
+      GODWIT_CHECK(save.Stage(id.step).ok());
+      GODWIT_CHECK(save.Save(fs, kDir, id).ok());
+    }
+    if (kind != SaveKind::kFull) {
+      for (auto& r : save.ranks) {
+        base.push_back(r->history->Base(kBefore.term));
+        GODWIT_CHECK(base.back() != nullptr);
+      }
+    }
+    GODWIT_CHECK(save.Stage(kSave.step).ok());
+  }
+
+  // As it was before the save: each case is a life of its own.
+  void ResetHistory() {
+    if (kind == SaveKind::kFull) return;
+    BaseLimits limits;
+    limits.deltas = kind == SaveKind::kDeltas;
+    limits.least_share = 0;
+    for (size_t i = 0; i < save.ranks.size(); ++i) {
+      ToyRank& r = *save.ranks[i];
+      r.history = std::make_unique<PackHistory>(limits);
+      if (base.empty()) continue;
+      KeptPack kept;
+      kept.contents = base[i]->contents;
+      if (limits.deltas) {
+        auto pin = Arena::Rep::Pin(r.arena.rep(), r.epoch, kBefore.step);
+        GODWIT_CHECK(pin.has_value());
+        kept.snapshot.emplace(std::move(*pin));
+      }
+      r.history->Written(std::move(kept));
+      r.history->Committed(kBefore);
+    }
+  }
+
+  const SaveKind kind;
   ToyJob save;
   ToyJob next;
   const uint32_t world_size;
+  std::vector<std::shared_ptr<const KeptPack>> base;  // by rank; empty: none yet
 };
 
 class Harness {
  public:
-  Harness(uint32_t world_size, const Decorator& decorate)
-      : decorate_(decorate), jobs_(world_size) {}
+  Harness(uint32_t world_size, const Decorator& decorate, SaveKind kind = SaveKind::kFull)
+      : decorate_(decorate), jobs_(world_size, kind) {}
+
+  void Before(FileSystem& fs) { jobs_.Before(fs); }
 
   CrashReport report;
 
@@ -55,6 +112,7 @@ class Harness {
   void SetCase(std::string where) {
     where_ = std::move(where);
     ++report.cases;
+    jobs_.ResetHistory();
   }
 
   // Runs the save on `fs` through the wrong engine, if there is one. True when it was acknowledged.
@@ -91,11 +149,19 @@ class Harness {
     for (const Rejected& r : found->rejected) {
       if (r.reason.empty()) Violation("rejected without a reason: " + ToString(r.save));
     }
-    if (const Status s = VerifySave(fs, kDir, newest); !s.ok()) {
-      Violation("VerifySave: " + s.ToString());
+    auto branches = ListBranches(fs, kDir, /*deep=*/true);
+    if (!branches.ok()) {
+      Violation("ListBranches: " + branches.status().ToString());
+    } else {
+      for (const BranchEntry& b : *branches) {
+        if (b.committed && b.in_lineage && !b.intact) {
+          Violation(ToString(b.save) + " is a commit and not whole: " + b.note);
+        }
+      }
     }
     for (uint32_t rank = 0; rank < jobs_.world_size; ++rank) {
       ToyState state(rank, jobs_.world_size, kScale);
+      state.change = ChangeOf(jobs_.kind);
       auto stats = RestoreFromStorage(fs, kDir, newest, rank, jobs_.world_size, state.List());
       if (!stats.ok()) {
         Violation("RestoreFromStorage: " + stats.status().ToString());
@@ -128,6 +194,7 @@ class Harness {
 
   void Kill(const MemoryFileSystem& start, uint64_t calls) {
     for (uint64_t n = 1; n <= calls; ++n) {
+      jobs_.ResetHistory();
       auto fs = start.CrashImage(kKillSeed);
       FaultFileSystem faulty(*fs);
       faulty.CrashAt(n);
@@ -197,25 +264,32 @@ class Harness {
 
 }  // namespace
 
-CrashReport CrashSave(uint32_t world_size, const Decorator& decorate) {
-  Harness harness(world_size, decorate);
+CrashReport CrashSave(uint32_t world_size, const Decorator& decorate, SaveKind kind) {
+  Harness harness(world_size, decorate, kind);
   MemoryFileSystem start;
   GODWIT_CHECK(OpenCheckpointDir(start, kDir, true).ok());
   GODWIT_CHECK(BeginTerm(start, kDir, "job", 1).ok());
-  {
-    ToyJob before(world_size, 1, 1, kScale);
-    for (const SaveId& id : {SaveId{1, 10, 1}, SaveId{1, 20, 2}, kBefore}) {
-      GODWIT_CHECK(before.Stage(id.step).ok());
-      GODWIT_CHECK(before.Save(start, kDir, id).ok());
-    }
-  }
+  harness.Before(start);
   uint64_t calls = 0;
   {
+    harness.SetCase("nothing happens");
     auto fs = start.CrashImage(kKillSeed);
     FaultFileSystem counter(*fs);
     Status outcome;
-    GODWIT_CHECK(harness.Save(counter, kSave, &outcome) && outcome.ok());
+    const bool saved = harness.Save(counter, kSave, &outcome) && outcome.ok();
     calls = counter.calls();
+    // What is to be tested is there.
+    uint64_t features = 0;
+    for (uint32_t rank = 0; saved && rank < world_size; ++rank) {
+      features |= ReadPackTail(*fs, PackPath(kDir, kSave, rank))->must_understand;
+    }
+    if (kind != SaveKind::kFull && !(features & kFeatureReferences)) {
+      harness.Violation("no chunk is referred to: " + outcome.ToString());
+    }
+    if (kind == SaveKind::kDeltas && !(features & kFeatureDeltas)) {
+      harness.Violation("no chunk is a difference");
+    }
+    harness.CheckNewest(*fs, kSave);
   }
   harness.Kill(start, calls + 1);  // the last one: power fails when all is done
   harness.Fail(start, calls);

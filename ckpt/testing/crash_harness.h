@@ -27,7 +27,11 @@ struct CrashReport {
 //   - fails with ENOSPC or EIO, or writes short, and the process goes on.
 // Afterwards the newest checkpoint must be found, be bit-exact, be no older than what was
 // acknowledged, and the next save must work.
-CrashReport CrashSave(uint32_t world_size, const Decorator& decorate);
+// Of a save that refers to others, the earlier ones do, too, and retention has to keep what they
+// refer to; and no commit may be left that is not whole.
+enum class SaveKind { kFull, kReferences, kDeltas };
+CrashReport CrashSave(uint32_t world_size, const Decorator& decorate,
+                      SaveKind kind = SaveKind::kFull);
 
 // The same for the start of a directory and of a term.
 CrashReport CrashBegin(const Decorator& decorate);

@@ -393,8 +393,9 @@ void NodeAgent::OnPersisted(PersistResult result, MonotonicTime) {
     written->set_tail(result.pack->tail);
     written->set_bytes(result.pack->bytes);
     written->set_duration_ns(static_cast<uint64_t>(result.duration.count()));
-    LogInfo("save {}: rank {}'s pack of {} written in {}", ckpt::ToString(result.save), result.rank,
-            HumanBytes(result.pack->bytes), HumanDuration(result.duration));
+    LogInfo("save {}: rank {}'s pack of {} written in {}; {}", ckpt::ToString(result.save),
+            result.rank, HumanBytes(result.pack->bytes), HumanDuration(result.duration),
+            result.pack->choice.empty() ? "it was there already" : result.pack->choice);
   } else {
     proto::PackFailed* const failed = report.mutable_pack_failed();
     SetSave(result.save, failed->mutable_save());
