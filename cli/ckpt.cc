@@ -122,6 +122,9 @@ int Verify(const Options& options) {
   // A job whose lineage can't be read any more is damage too, even with no save left to check.
   const Result<ckpt::Found> found = ckpt::FindNewest(RealFileSystem(), *dir);
   if (!found.ok()) return Fail(found.status());
+  if (!found->damaged_term.empty()) {
+    return Fail(DataLossError(fmt::format("{}: {}", *dir, found->damaged_term)));
+  }
   if (!options.json) {
     fmt::print("{} committed saves, {}: every chunk's digest is right\n", committed,
                HumanBytes(bytes));

@@ -58,6 +58,8 @@ class Share {
 
   // What is to be written and what is referred to.
   void Choose(const std::vector<ChunkMeta>& table);
+  // Refers to nothing, after all.
+  void ChooseFull(const std::string& why);
   size_t size() const { return staged_.size(); }
   uint64_t raw_bytes() const { return raw_bytes_; }
   const std::vector<StagedChunk>& staged() const { return staged_; }
@@ -119,6 +121,12 @@ Status Share::Load(const StagedChunk& staged, std::string& raw) const {
   return DataLossError(fmt::format(
       "snapshot memory of rank {}, step {}: {} has digest {}, at staging it was {}", options_.rank,
       info_.step, rep_->plan.Describe(chunk), digest.ToHex(), staged.digest.ToHex()));
+}
+
+void Share::ChooseFull(const std::string& why) {
+  base_ = nullptr;
+  choice_ = ChooseBase(rep_->plan, options_.rank, options_.world_size, staged_, nullptr, {});
+  choice_.reason = "full: " + why;
 }
 
 bool Share::LoadBase(const StagedChunk& staged, std::string& raw) const {
@@ -548,6 +556,10 @@ Result<WrittenPack> Writer::Run() {
   const std::string dir = DirName(path_);
   Share share(rep_, options_, info);
   share.Choose(table);
+  // Looked at now, or each save would be refused at its commit, for ever.
+  if (const Status s = CheckSources(fs_, options_.directory, share.choice().sources); !s.ok()) {
+    share.ChooseFull(s.message());
+  }
   GODWIT_RETURN_IF_ERROR(CheckSpace(share, dir));
 
   // Of its own name, so that a writer that was given up but still runs can do no harm.

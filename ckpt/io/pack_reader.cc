@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ckpt/io/stored_file.h"
+
 namespace godwit::ckpt {
 namespace {
 
@@ -35,14 +37,14 @@ Result<std::string> Read(const RandomAccessFile& file, uint64_t offset, uint64_t
 }  // namespace
 
 Result<PackTail> ReadPackTail(FileSystem& fs, const std::string& path) {
-  GODWIT_ASSIGN_OR_RETURN(auto file, fs.OpenRead(path));
+  GODWIT_ASSIGN_OR_RETURN(auto file, OpenStored(fs, path));
   return TailOf(*file, path);
 }
 
 Result<std::vector<PackSource>> ReadPackSources(FileSystem& fs, const std::string& path,
                                                 const PackTail& tail) {
   if (tail.sources == 0) return std::vector<PackSource>();
-  GODWIT_ASSIGN_OR_RETURN(auto file, fs.OpenRead(path));
+  GODWIT_ASSIGN_OR_RETURN(auto file, OpenStored(fs, path));
   // ParsePackTail bounds their number.
   GODWIT_ASSIGN_OR_RETURN(const std::string bytes, Read(*file, tail.plan_offset + tail.plan_bytes,
                                                         tail.sources * kPackSourceBytes));
@@ -61,7 +63,7 @@ Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::
 
 Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::string& path,
                                                      const PackTail& expected) {
-  GODWIT_ASSIGN_OR_RETURN(auto file, fs.OpenRead(path));
+  GODWIT_ASSIGN_OR_RETURN(auto file, OpenStored(fs, path));
   GODWIT_ASSIGN_OR_RETURN(const PackTail tail, TailOf(*file, path));
   if (tail != expected) {
     return DataLossError(fmt::format("{}: its tail is not the one that was committed", path));

@@ -8,10 +8,12 @@
 #include <map>
 #include <set>
 
+#include "base/log.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "ckpt/format/version.h"
 #include "ckpt/io/pack_reader.h"
+#include "ckpt/io/stored_file.h"
 #include "ckpt/lineage/lineage.h"
 
 namespace godwit::ckpt {
@@ -48,7 +50,7 @@ Status CheckAbsolute(const std::string& dir) {
 Status CheckFormat(FileSystem& fs, const std::string& dir) {
   GODWIT_RETURN_IF_ERROR(CheckAbsolute(dir));
   const std::string path = FormatPath(dir);
-  GODWIT_ASSIGN_OR_RETURN(const std::string text, fs.ReadFile(path, 4096));
+  GODWIT_ASSIGN_OR_RETURN(const std::string text, ReadStored(fs, path, 4096));
   return CheckFormatFile(path, text);
 }
 
@@ -97,7 +99,7 @@ Result<Scan> ScanDir(FileSystem& fs, const std::string& dir) {
     }
     const std::string path = TermPath(dir, *term);
     TermEntry entry;
-    auto bytes = fs.ReadFile(path, kMaxTermBytes);
+    auto bytes = ReadStored(fs, path, kMaxTermBytes);
     Status status = bytes.status();
     if (bytes.ok()) {
       auto record = ParseTerm(AsBytes(*bytes), path);
@@ -109,9 +111,7 @@ Result<Scan> ScanDir(FileSystem& fs, const std::string& dir) {
     }
     if (!status.ok()) {
       // Damage is looked around; what may be read later, or by another version, is not.
-      if (status.code() != StatusCode::kDataLoss && status.code() != StatusCode::kOutOfRange) {
-        return status;
-      }
+      if (status.code() != StatusCode::kDataLoss) return status;
       entry.error = status.message();
     }
     scan.terms[*term] = entry;
@@ -121,30 +121,21 @@ Result<Scan> ScanDir(FileSystem& fs, const std::string& dir) {
   return scan;
 }
 
-// The packs that one of `tails` refers to, all there and as they were then.
-Status CheckSources(FileSystem& fs, const std::string& dir, const SaveId& save,
-                    const std::vector<PackTail>& tails) {
-  std::set<std::pair<SaveId, uint32_t>> checked;
+// What the packs of a save refer to.
+Result<std::vector<PackSource>> SourcesOf(FileSystem& fs, const std::string& dir,
+                                          const std::vector<PackTail>& tails) {
+  std::vector<PackSource> all;
   for (const PackTail& tail : tails) {
     GODWIT_ASSIGN_OR_RETURN(const auto sources,
-                            ReadPackSources(fs, PackPath(dir, save, tail.rank), tail));
-    for (const PackSource& source : sources) {
-      if (!checked.emplace(source.save, source.rank).second) continue;
-      const std::string path = PackPath(dir, source.save, source.rank);
-      const auto what = [&] {
-        return fmt::format("{}: rank {} refers to {}", ToString(save), tail.rank, path);
-      };
-      const auto found = ReadPackTail(fs, path);
-      if (found.status().code() == StatusCode::kNotFound) {
-        return DataLossError(what() + ", which is missing");
-      }
-      if (!found.ok()) return found.status().Annotate(what());
-      if (TailDigest(EncodePackTail(*found)) != source.tail_digest) {
-        return DataLossError(what() + ", which is another pack now");
-      }
-    }
+                            ReadPackSources(fs, PackPath(dir, tail.save, tail.rank), tail));
+    all.insert(all.end(), sources.begin(), sources.end());
   }
-  return OkStatus();
+  return all;
+}
+
+Status CheckSourcesOf(FileSystem& fs, const std::string& dir, const std::vector<PackTail>& tails) {
+  GODWIT_ASSIGN_OR_RETURN(const auto sources, SourcesOf(fs, dir, tails));
+  return CheckSources(fs, dir, sources);
 }
 
 // Manifest and all tails. DATA_LOSS when it is damaged or a pack is missing, ABORTED when the
@@ -176,7 +167,7 @@ Result<Manifest> CheckCommit(FileSystem& fs, const std::string& dir, const SaveI
       return DataLossError(fmt::format("{}: its tail is not the one that was committed", path));
     }
   }
-  const Status sources = CheckSources(fs, dir, save, manifest->tails);
+  const Status sources = CheckSourcesOf(fs, dir, manifest->tails);
   if (sources.ok()) return manifest;
   if (fs.Stat(ManifestPath(dir, save)).status().code() == StatusCode::kNotFound) return vanished();
   // A pack of its own that has no sources to read any more is damage, too.
@@ -250,6 +241,7 @@ Result<Found> Find(FileSystem& fs, const std::string& dir, const Scan& scan,
     }
     return found;
   }
+  found.damaged_term = lineage.broken();
   std::string tried;
   for (auto it = scan.manifests.rbegin(); it != scan.manifests.rend(); ++it) {
     if (std::string why = lineage.WhyNot(*it); !why.empty()) {
@@ -303,7 +295,7 @@ Status Publish(FileSystem& fs, const std::string& dir, const Manifest& manifest)
   const Status written = WriteFileAtomic(fs, TempPath(ManifestsDir(dir), manifest.save.term), path,
                                          AsBytes(manifest.encoded));
   if (written.code() != StatusCode::kAlreadyExists) return written;
-  GODWIT_ASSIGN_OR_RETURN(const std::string there, fs.ReadFile(path, kMaxManifestBytes));
+  GODWIT_ASSIGN_OR_RETURN(const std::string there, ReadStored(fs, path, kMaxManifestBytes));
   if (there != manifest.encoded) {
     return DataLossError(fmt::format("{}: another manifest has the name: digest {}, this one {}",
                                      path, DigestOf(AsBytes(there)).ToHex(),
@@ -405,10 +397,7 @@ Status OpenCheckpointDir(FileSystem& fs, const std::string& dir, bool create) {
 
 Result<Manifest> ReadManifest(FileSystem& fs, const std::string& dir, const SaveId& save) {
   const std::string path = ManifestPath(dir, save);
-  auto bytes = fs.ReadFile(path, kMaxManifestBytes);
-  if (bytes.status().code() == StatusCode::kOutOfRange) {
-    return DataLossError(bytes.status().message());
-  }
+  auto bytes = ReadStored(fs, path, kMaxManifestBytes);
   if (!bytes.ok()) return bytes.status();
   auto manifest = ParseManifest(AsBytes(*bytes), path);
   if (manifest.ok() && manifest->save != save) {
@@ -459,7 +448,7 @@ Result<std::optional<Commit>> CommitComplete(FileSystem& fs, const std::string& 
     GODWIT_RETURN_IF_ERROR(fs.SyncDir(SaveDir(dir, save)));
     GODWIT_RETURN_IF_ERROR(fs.SyncDir(PacksDir(dir)));
     GODWIT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(save, packs.tails));
-    const Status sources = CheckSources(fs, dir, save, manifest.tails);
+    const Status sources = CheckSourcesOf(fs, dir, manifest.tails);
     if (sources.code() == StatusCode::kDataLoss) continue;  // as good as incomplete
     GODWIT_RETURN_IF_ERROR(sources);
     GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
@@ -491,6 +480,9 @@ Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_vi
   if (found.newest_term >= record.term) {
     return AbortedError(
         fmt::format("{}: term {} was begun before term {}", dir, found.newest_term, record.term));
+  }
+  if (!found.damaged_term.empty()) {
+    LogWarning("{}: {}; older commits can't be seen", dir, found.damaged_term);
   }
   if (found.newest) {
     record.parent = {found.newest->save.term, found.newest->save, found.newest->manifest_digest};
@@ -527,11 +519,36 @@ Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& 
   };
   GODWIT_RETURN_IF_ERROR(check_term());
   // What it refers to may have been removed since its packs were begun.
-  GODWIT_RETURN_IF_ERROR(CheckSources(fs, dir, save, manifest.tails));
+  GODWIT_RETURN_IF_ERROR(CheckSourcesOf(fs, dir, manifest.tails));
   GODWIT_RETURN_IF_ERROR(Publish(fs, dir, manifest));
   // Again: only a commit that a new term can't have missed is acknowledged (BeginTerm).
   GODWIT_RETURN_IF_ERROR(check_term());
   return CommitOf(manifest);
+}
+
+Status CheckSources(FileSystem& fs, const std::string& dir, std::vector<PackSource> sources) {
+  std::set<std::pair<SaveId, uint32_t>> checked;
+  // Each source is older than what refers to it (ParsePackSources): this comes to an end.
+  while (!sources.empty()) {
+    const PackSource source = sources.back();
+    sources.pop_back();
+    if (!checked.emplace(source.save, source.rank).second) continue;
+    const std::string path = PackPath(dir, source.save, source.rank);
+    if (fs.Stat(ManifestPath(dir, source.save)).status().code() == StatusCode::kNotFound) {
+      return DataLossError(fmt::format("{} is referred to, but its save is not committed", path));
+    }
+    const auto tail = ReadPackTail(fs, path);
+    if (tail.status().code() == StatusCode::kNotFound) {
+      return DataLossError(fmt::format("{} is referred to, but missing", path));
+    }
+    if (!tail.ok()) return tail.status();
+    if (TailDigest(EncodePackTail(*tail)) != source.tail_digest) {
+      return DataLossError(fmt::format("{} is not the pack that is referred to", path));
+    }
+    GODWIT_ASSIGN_OR_RETURN(const auto more, ReadPackSources(fs, path, *tail));
+    sources.insert(sources.end(), more.begin(), more.end());
+  }
+  return OkStatus();
 }
 
 Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string& dir, bool deep) {
@@ -583,12 +600,16 @@ Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string&
 
 Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t keep) {
   if (keep == 0) return InvalidArgumentError("retain: keep is 0, allowed are 1 and more");
+  // From its claim on a newer term goes on from what it finds; only it deletes.
+  const auto check_term = [&]() -> Status {
+    GODWIT_ASSIGN_OR_RETURN(const uint64_t claimed, NewestClaim(fs, dir));
+    if (claimed == term) return OkStatus();
+    return FailedPreconditionError(
+        fmt::format("{}: only the newest term deletes: that is {}, not {}", dir, claimed, term));
+  };
   GODWIT_ASSIGN_OR_RETURN(const Scan scan, ScanDir(fs, dir));
+  GODWIT_RETURN_IF_ERROR(check_term());
   const Lineage lineage(scan.terms);
-  if (lineage.newest_term() != term) {
-    return FailedPreconditionError(fmt::format(
-        "{}: only the newest term deletes: that is {}, not {}", dir, lineage.newest_term(), term));
-  }
   std::optional<SaveId> newest;  // the newest intact commit
   std::optional<SaveId> oldest;  // the oldest that is kept
   uint32_t kept = 0;
@@ -623,6 +644,7 @@ Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t ke
   for (const SaveId& save : scan.manifests) {
     if (!roots.contains(save)) doomed.insert(save);
   }
+  GODWIT_RETURN_IF_ERROR(check_term());
   if (!doomed.empty()) {
     for (const SaveId& save : doomed) {
       GODWIT_RETURN_IF_ERROR(RemoveFile(fs, ManifestPath(dir, save)));
@@ -630,6 +652,7 @@ Status Retain(FileSystem& fs, const std::string& dir, uint64_t term, uint32_t ke
     // A manifest must never come back without its packs.
     GODWIT_RETURN_IF_ERROR(fs.SyncDir(ManifestsDir(dir)));
   }
+  GODWIT_RETURN_IF_ERROR(check_term());
   bool removed = false;
   for (const SaveId& save : scan.packs) {
     const bool committed = scan.manifests.contains(save);

@@ -46,6 +46,9 @@ struct Found {
   std::optional<Commit> newest;    // none: nothing was ever committed in the lineage
   std::vector<Rejected> rejected;  // newer than `newest`, or beside it; newest first
   uint64_t newest_term = 0;        // 0: no writer yet
+  // Why the walk back through the terms ended early: a record is damaged or missing, and older
+  // commits can't be seen. Empty: it did not. `newest` is right all the same.
+  std::string damaged_term;
 };
 
 struct BranchEntry {
@@ -94,10 +97,14 @@ Result<NewTerm> BeginTerm(FileSystem& fs, const std::string& dir, std::string_vi
 // Publishes the save whose packs' tails (one per rank, as written) are given. OK also when the same
 // manifest was already there. ABORTED when a newer term than save.term was begun: the writer was
 // superseded (its manifest may then lie there as a dead branch). DATA_LOSS when the tails don't
-// belong together (save id, world size, plan or rank set differ), naming which. On OK the commit is
-// durable.
+// belong together (save id, world size, plan or rank set differ), naming which, or when
+// CheckSources refuses what their packs refer to. On OK the commit is durable.
 Result<Commit> CommitSave(FileSystem& fs, const std::string& dir, const SaveId& save,
                           const std::vector<std::string>& tails);
+
+// Whether packs may be referred to: DATA_LOSS unless all that they lead to, over any number of
+// steps, is there, as it was then, and of committed saves. Chunks are not read.
+Status CheckSources(FileSystem& fs, const std::string& dir, std::vector<PackSource> sources);
 
 // Everything there, newest first, with branches.
 Result<std::vector<BranchEntry>> ListBranches(FileSystem& fs, const std::string& dir, bool deep);

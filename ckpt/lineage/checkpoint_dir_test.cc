@@ -59,6 +59,22 @@ class CheckpointDirTest : public ::testing::Test {
     ASSERT_OK(fs_.CorruptByte(PackPath(kDir, save, rank), info->size - 40, 1));
   }
 
+  void ReplaceByFolder(const std::string& path) {
+    ASSERT_OK(fs_.Unlink(path));
+    ASSERT_OK(fs_.CreateDir(path));
+  }
+  // Two saves, of which the second refers to the first.
+  void SaveTwoThatRefer() {
+    ToyJob& job = Job(1);
+    testing::ToyRank& rank = *job.ranks[0];
+    rank.state.change = testing::ToyState::Change::kOneTensor;
+    rank.history = std::make_unique<PackHistory>(BaseLimits{.least_share = 0});
+    ASSERT_OK(Save({1, 10, 1}));
+    ASSERT_OK(Save({1, 20, 2}));
+    ASSERT_OK_AND_ASSIGN(const PackTail tail, ReadPackTail(fs_, PackPath(kDir, {1, 20, 2}, 0)));
+    ASSERT_EQ(tail.sources, 1u);
+  }
+
   MemoryFileSystem fs_;
   std::map<uint32_t, std::unique_ptr<ToyJob>> jobs_;
 };
@@ -177,6 +193,48 @@ TEST_F(CheckpointDirTest, ADamagedManifestIsRejected) {
     ASSERT_OK(fs_.CorruptByte(ManifestPath(kDir, {1, 20, 2}), i, 2));
   }
   EXPECT_EQ(Newest(), (SaveId{1, 20, 2}));
+}
+
+TEST_F(CheckpointDirTest, AFolderInAFilesPlaceIsDamage) {
+  Begin();
+  for (uint32_t i = 1; i <= 3; ++i) ASSERT_OK(Save({1, 10 * i, i}));
+  ReplaceByFolder(PackPath(kDir, {1, 30, 3}, 0));
+  EXPECT_EQ(Newest(), (SaveId{1, 20, 2}));
+  EXPECT_THAT(WhyNot({1, 30, 3}), HasSubstr("damaged: "));
+  ReplaceByFolder(ManifestPath(kDir, {1, 20, 2}));
+  EXPECT_EQ(Newest(), (SaveId{1, 10, 1}));
+  EXPECT_EQ(Begin(), 2u);
+  ReplaceByFolder(TermPath(kDir, 2));
+  // Its parent can't be read any more.
+  EXPECT_THAT(FindNewest(fs_, kDir), StatusIs(StatusCode::kDataLoss, HasSubstr("term 2")));
+}
+
+TEST_F(CheckpointDirTest, ADamagedRecordIsReportedBesideWhatIsFound) {
+  Begin();
+  ASSERT_OK(Save({1, 10, 1}));
+  ASSERT_OK_AND_ASSIGN(Found found, FindNewest(fs_, kDir));
+  EXPECT_EQ(found.damaged_term, "");
+  ASSERT_OK(fs_.CorruptByte(TermPath(kDir, 1), 20, 1));
+  ASSERT_OK_AND_ASSIGN(found, FindNewest(fs_, kDir));
+  ASSERT_TRUE(found.newest.has_value());
+  EXPECT_EQ(found.newest->save, (SaveId{1, 10, 1}));
+  EXPECT_THAT(found.damaged_term, HasSubstr("the record of term 1 is damaged"));
+}
+
+TEST_F(CheckpointDirTest, WhatASaveRefersToMustBeCommittedAndThere) {
+  Begin();
+  SaveTwoThatRefer();
+  EXPECT_EQ(Newest(), (SaveId{1, 20, 2}));
+  ToyJob& job = Job(1);
+  ASSERT_OK(job.Stage(30));
+  ASSERT_OK_AND_ASSIGN(const WrittenPack pack, job.ranks[0]->Write(fs_, kDir, {1, 30, 3}));
+  ASSERT_OK(fs_.Unlink(ManifestPath(kDir, {1, 10, 1})));
+  EXPECT_THAT(CommitSave(fs_, kDir, {1, 30, 3}, {pack.tail}),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("not committed")));
+  EXPECT_THAT(FindNewest(fs_, kDir), StatusIs(StatusCode::kDataLoss, HasSubstr("not committed")));
+  // And the next save doesn't refer to it any more.
+  ASSERT_OK(Save({1, 40, 4}).status());
+  EXPECT_EQ(Newest(), (SaveId{1, 40, 4}));
 }
 
 TEST_F(CheckpointDirTest, NothingReadableIsNeverFresh) {
@@ -412,6 +470,17 @@ TEST_F(CheckpointDirTest, RetentionNeedsTheTermAndItsOwnCommit) {
   ASSERT_OK_AND_ASSIGN(auto branches, ListBranches(fs_, kDir, false));
   ASSERT_EQ(branches.size(), 2u);
   EXPECT_EQ(branches[1].save, (SaveId{1, 20, 1}));
+}
+
+TEST_F(CheckpointDirTest, RetentionEndsWhenANewerTermIsClaimed) {
+  Begin();
+  for (uint32_t i = 1; i <= 3; ++i) ASSERT_OK(Save({1, 10 * i, i}));
+  // A successor that has its number, but not yet its record.
+  ASSERT_OK(WriteFileExclusive(fs_, TermPath(kDir, 2) + ".claim", {}, Durability::kNone));
+  EXPECT_THAT(Retain(fs_, kDir, 1, 1),
+              StatusIs(StatusCode::kFailedPrecondition, HasSubstr("that is 2, not 1")));
+  ASSERT_OK_AND_ASSIGN(const auto branches, ListBranches(fs_, kDir, false));
+  EXPECT_EQ(branches.size(), 3u);
 }
 
 TEST_F(CheckpointDirTest, RetentionLeavesOlderStateWhenYoungerIsDamaged) {
