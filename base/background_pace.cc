@@ -66,7 +66,10 @@ Duration RestAfter(Duration worked, Duration waited, Duration elapsed) {
 BackgroundPace::BackgroundPace(Clock& clock) : BackgroundPace(clock, MachineWaited()) {}
 
 BackgroundPace::BackgroundPace(Clock& clock, WaitedFn waited)
-    : clock_(clock), waited_(std::move(waited)), last_(clock.Monotonic()), last_waited_(waited_()) {}
+    : clock_(clock),
+      waited_(std::move(waited)),
+      last_(clock.Monotonic()),
+      last_waited_(waited_()) {}
 
 Duration BackgroundPace::EndPiece() {
   const MonotonicTime now = clock_.Monotonic();
@@ -82,8 +85,7 @@ Duration BackgroundPace::EndPiece() {
 }
 
 void LowerThreadPriority() {
-  static_cast<void>(
-      setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19));
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19));
 }
 
 }  // namespace godwit

@@ -25,8 +25,8 @@ class BackgroundPace {
   // count) waited for a processor; empty: not known.
   using WaitedFn = std::function<std::optional<Duration>()>;
 
-  // By the kernel's pressure stall information (/proc/pressure/cpu), else by what this thread itself
-  // has waited (schedstat).
+  // By the kernel's pressure stall information (/proc/pressure/cpu), else by what this thread
+  // itself has waited (schedstat).
   explicit BackgroundPace(Clock& clock);
   BackgroundPace(Clock& clock, WaitedFn waited);
 

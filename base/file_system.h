@@ -18,10 +18,10 @@ namespace godwit {
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
-  // Appends all of `bytes`, or fails; after a failure the file may hold any part of them and of what
-  // was appended since the last Sync (a large file is written in larger pieces), and Append and Sync
-  // fail for ever (after a failed fsync the kernel may have dropped the pages, so
-  // a second one that succeeds means nothing).
+  // Appends all of `bytes`, or fails; after a failure the file may hold any part of them and of
+  // what was appended since the last Sync (a large file is written in larger pieces), and Append
+  // and Sync fail for ever (after a failed fsync the kernel may have dropped the pages, so a second
+  // one that succeeds means nothing).
   virtual Status Append(ByteSpan bytes) = 0;
   // Makes the bytes appended so far survive a crash (fsync). The file's name is another matter: see
   // FileSystem::SyncDir.
