@@ -51,7 +51,7 @@ TEST(SoloSaverTest, SavesWhatItIsOfferedAndASuccessorGoesOnFromIt) {
 
 TEST(SoloSaverTest, WhatDidNotChangeIsNotWrittenAgain) {
   MemoryFileSystem fs;
-  ToyRank rank(0, 1, 1, 1, /*scale=*/64);
+  ToyRank rank(0, 1, 1, 1, /*scale=*/4);
   SoloSaver::Options options{kDir, "job", 9};
   options.base.full_every = 3;
   ASSERT_OK_AND_ASSIGN(auto saver, SoloSaver::Open(fs, RealClock(), options, rank.arena));
@@ -70,7 +70,7 @@ TEST(SoloSaverTest, WhatDidNotChangeIsNotWrittenAgain) {
   EXPECT_LT(branches[1].bytes, full / 4);
   EXPECT_EQ(branches[0].bytes, full) << "each third save refers to nothing";
   for (const BranchEntry& b : branches) {
-    ToyRank next(0, 1, 2, 1, 64);
+    ToyRank next(0, 1, 2, 1, 4);
     ASSERT_OK(RestoreFromStorage(fs, kDir, b.save, 0, 1, next.state.List()));
     EXPECT_TRUE(next.state.Holds(7));
   }
@@ -78,7 +78,7 @@ TEST(SoloSaverTest, WhatDidNotChangeIsNotWrittenAgain) {
 
 TEST(SoloSaverTest, WithAThirdSlotSmallStepsAreDifferences) {
   MemoryFileSystem fs;
-  ToyState state(0, 1, /*scale=*/64);
+  ToyState state(0, 1, /*scale=*/4);
   state.change = ToyState::Change::kLowestByte;
   ASSERT_OK_AND_ASSIGN(const Plan plan, PlanOf(state.List()));
   ASSERT_OK_AND_ASSIGN(Arena arena, Arena::Private(plan, 3));
@@ -111,7 +111,7 @@ TEST(SoloSaverTest, WithAThirdSlotSmallStepsAreDifferences) {
   ASSERT_EQ(branches.size(), 9u);
   for (const BranchEntry& b : branches) {
     EXPECT_TRUE(b.intact) << b.note;
-    ToyState back(0, 1, 64);
+    ToyState back(0, 1, 4);
     back.change = ToyState::Change::kLowestByte;
     ASSERT_OK(RestoreFromStorage(fs, kDir, b.save, 0, 1, back.List()));
     EXPECT_TRUE(back.Holds(b.save.step)) << b.save.step;
@@ -120,7 +120,7 @@ TEST(SoloSaverTest, WithAThirdSlotSmallStepsAreDifferences) {
 
 TEST(SoloSaverTest, RetentionKeepsWhatAKeptSaveRefersTo) {
   MemoryFileSystem fs;
-  ToyRank rank(0, 1, 1, 1, /*scale=*/64);
+  ToyRank rank(0, 1, 1, 1, /*scale=*/4);
   ASSERT_OK_AND_ASSIGN(auto saver, SoloSaver::Open(fs, RealClock(), {kDir, "job", 1}, rank.arena));
   rank.state.Fill(7);
   const auto save = [&](uint64_t step) {
